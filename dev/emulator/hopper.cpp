@@ -70,7 +70,7 @@ struct WarpState {
 struct Issued {
     uint64_t a, b;
     int N;
-    bool transposed_b, add, in_registers;
+    bool transposed_a, transposed_b, add, in_registers;
     bool operator==(const Issued&) const = default;
 };
 
@@ -213,12 +213,13 @@ void visit_rows(uint64_t tile, int first, int n, Visit visit) {
             visit(row, part,
                   swizzled(start + uint32_t(row / 8) * 1024 + uint32_t(row % 8) * 128 + uint32_t(part) * 16) - kBase);
 }
-// Calls visit(k, first column, offset) for each chunk of a transposed tile: 16 rows, one per k, of N columns.
+// Calls visit(k, its first column, offset) for each chunk of columns [first, first + n) of a transposed tile: 16 rows,
+// one per k.
 template <class Visit>
-void visit_columns(uint64_t tile, int N, Visit visit) {
+void visit_columns(uint64_t tile, int first, int n, Visit visit) {
     const uint32_t start = uint32_t(tile & 0x3FFF) << 4, next = uint32_t(tile >> 16 & 0x3FFF) << 4;
     for (int k = 0; k < 16; k++)
-        for (int column = 0; column < N; column += 8)
+        for (int column = first; column < first + n; column += 8)
             visit(k, column,
                   swizzled(start + uint32_t(column / 64) * next + uint32_t(k / 8) * 1024 + uint32_t(k % 8) * 128 +
                            uint32_t(column % 64) * 2) -
@@ -226,9 +227,13 @@ void visit_columns(uint64_t tile, int N, Visit visit) {
 }
 template <class Visit>
 void visit_chunks(const Product& p, unsigned warp, Visit visit) {
-    if (!p.of.a_registers) visit_rows(p.of.a_tile, int(warp % 4) * 16, 16, [&](int, int, uint32_t at) { visit(at); });
+    const int first = int(warp % 4) * 16;
+    if (!p.of.a_registers && p.of.transposed_a)
+        visit_columns(p.of.a_tile, first, 16, [&](int, int, uint32_t at) { visit(at); });
+    else if (!p.of.a_registers)
+        visit_rows(p.of.a_tile, first, 16, [&](int, int, uint32_t at) { visit(at); });
     if (p.of.transposed_b)
-        visit_columns(p.of.b_tile, p.of.N, [&](int, int, uint32_t at) { visit(at); });
+        visit_columns(p.of.b_tile, 0, p.of.N, [&](int, int, uint32_t at) { visit(at); });
     else
         visit_rows(p.of.b_tile, 0, p.of.N, [&](int, int, uint32_t at) { visit(at); });
 }
@@ -275,7 +280,7 @@ EMULATOR_UNBOUNDED void issue(void** operands, uint32_t mask, void* argument) {
     WarpState& warp = own_warp();
     const Wgmma& first = *static_cast<Wgmma*>(operands[0]);
     const auto issued_by = [](const Wgmma& w) {
-        return Issued{w.a_tile, w.b_tile, w.N, w.transposed_b, w.add, w.a_registers != nullptr};
+        return Issued{w.a_tile, w.b_tile, w.N, w.transposed_a, w.transposed_b, w.add, w.a_registers != nullptr};
     };
     const Issued as_issued = issued_by(first);
     for (int lane = 1; lane < 32; lane++)
@@ -289,7 +294,7 @@ EMULATOR_UNBOUNDED void issue(void** operands, uint32_t mask, void* argument) {
              number);
     warp.issued++;
     if (!warp.fenced) fail("wgmma at %s:%d without wgmma_fence() since the last wait", site.file, site.line);
-    const char* const fault_a = first.a_registers ? nullptr : wrong(first.a_tile, false, 0);
+    const char* const fault_a = first.a_registers ? nullptr : wrong(first.a_tile, first.transposed_a, 64);
     const char* const fault_b = wrong(first.b_tile, first.transposed_b, first.N);
     if (fault_a || fault_b)
         fail("wgmma at %s:%d: of tile %s, %s", site.file, site.line, fault_a ? "a" : "b", fault_a ? fault_a : fault_b);
@@ -348,17 +353,25 @@ EMULATOR_UNBOUNDED void finish(WarpState& warp, unsigned number, const Product& 
         }
     } else {
         const int first = int(number % 4) * 16;
-        visit_rows(p.of.a_tile, first, 16, [&](int row, int part, uint32_t at) {
-            uint16_t bits[8];
-            std::memcpy(bits, memory + at, sizeof bits);
-            for (int i = 0; i < 8; i++) a[row - first][part * 8 + i] = number_of(bits[i]);
-        });
+        const auto put = [&](int row, int k, uint16_t bits) { a[row - first][k] = number_of(bits); };
+        if (p.of.transposed_a)
+            visit_columns(p.of.a_tile, first, 16, [&](int k, int row, uint32_t at) {
+                uint16_t bits[8];
+                std::memcpy(bits, memory + at, sizeof bits);
+                for (int i = 0; i < 8; i++) put(row + i, k, bits[i]);
+            });
+        else
+            visit_rows(p.of.a_tile, first, 16, [&](int row, int part, uint32_t at) {
+                uint16_t bits[8];
+                std::memcpy(bits, memory + at, sizeof bits);
+                for (int i = 0; i < 8; i++) put(row, part * 8 + i, bits[i]);
+            });
     }
     using Row = float __attribute__((vector_size(32)));
     Row b[16][32];
     const auto put = [&](int k, int column, uint16_t bits) { b[k][column / 8][column % 8] = number_of(bits); };
     if (p.of.transposed_b)
-        visit_columns(p.of.b_tile, N, [&](int k, int column, uint32_t at) {
+        visit_columns(p.of.b_tile, 0, N, [&](int k, int column, uint32_t at) {
             uint16_t bits[8];
             std::memcpy(bits, memory + at, sizeof bits);
             for (int i = 0; i < 8; i++) put(k, column + i, bits[i]);

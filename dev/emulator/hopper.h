@@ -50,7 +50,7 @@ void take_registers(int n, Site site);
 
 struct Wgmma {
     int N;
-    bool transposed_b, add;
+    bool transposed_a, transposed_b, add;
     float* d;
     const uint32_t* a_registers;  // null: a_tile
     uint64_t a_tile, b_tile;

@@ -153,9 +153,9 @@ DEVICE void take_registers() {
 }
 
 // ---- wgmma ---------------------------------------------------------------------------------------------------------
-// The descriptor of a tile as TMA stores it, from `start` on: rows of 64 elements of k, or k rows of 64 columns, with
-// the next 64 columns `next_columns` bytes away. 16 elements of k further is 32 bytes in the first form (+ 2), 2048 in
-// the second (+ 128).
+// The descriptor of a tile as TMA stores it, from `start` on: rows of 64 elements of k, or, transposed, k rows of 64
+// columns (of M or N), with the next 64 columns `next_columns` bytes away; of M there are no more than 64. 16 elements
+// of k further is 32 bytes in the first form (+ 2), 2048 in the second (+ 128).
 DEVICE uint64_t wgmma_tile(const void* start, int next_columns = 16) {
     return uint64_t((shared_address(start) & 0x3FFFF) >> 4) | uint64_t(next_columns >> 4) << 16 |
            uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
@@ -194,23 +194,23 @@ DEVICE void wgmma_pin(uint32_t (&a)[n][4]) {
 #define WGMMA_F32(i) WGMMA_F8(i), WGMMA_F8(i + 8), WGMMA_F8(i + 16), WGMMA_F8(i + 24)
 
 // d (64, N) = a (64, 16) b (16, N), added to d if `add`; bf16, sums in float. Warp w of the group, lane l, with
-// g = l / 4 and c = 2 (l % 4): d[i] is in row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + c + i % 2. a: rows of k. b:
-// N rows of k, or, transposed, rows of N.
-template <int N, bool transposed_b = false>
+// g = l / 4 and c = 2 (l % 4): d[i] is in row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + c + i % 2. a: 64 rows
+// of k, or, transposed, k rows of 64. b: N rows of k, or, transposed, k rows of N.
+template <int N, bool transposed_b = false, bool transposed_a = false>
 DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
     static_assert(N == 64 || N == 128);
     if constexpr (N == 64)
         HOPPER_ASM(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WGMMA_D32 "}, %32, %33, p, 1, 1, 0, %35;\n}"
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WGMMA_D32 "}, %32, %33, p, 1, 1, %35, %36;\n}"
             : WGMMA_F32(0)
-            : "l"(a), "l"(b), "r"(int(add)), "n"(int(transposed_b)));
+            : "l"(a), "l"(b), "r"(int(add)), "n"(int(transposed_a)), "n"(int(transposed_b)));
     else
         HOPPER_ASM(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " WGMMA_D64 "}, %64, %65, p, 1, 1, 0, %67;\n}"
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " WGMMA_D64 "}, %64, %65, p, 1, 1, %67, %68;\n}"
             : WGMMA_F32(0), WGMMA_F32(32)
-            : "l"(a), "l"(b), "r"(int(add)), "n"(int(transposed_b)));
+            : "l"(a), "l"(b), "r"(int(add)), "n"(int(transposed_a)), "n"(int(transposed_b)));
 }
 // The same with a in registers, warp by warp as in mma_m16n8k16: two adjacent blocks of 8 columns of a d, rounded. They
 // must not change before the wait.

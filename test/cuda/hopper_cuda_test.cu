@@ -190,12 +190,13 @@ TEST_CASE("barriers hand over, phase by phase", "[hopper]" ON_DEVICE) {
 
 // ---- wgmma
 // -----------------------------------------------------------------------------------------------------------
-enum class Left { tile, registers };
+enum class Left { tile, transposed, registers };
 enum class Filled { by_tma, by_stores };
 constexpr int kProductRows = 64 + 128, kPartBytes = 64 * 128;  // of the input; of 64 rows of 64 columns
 
-// d (64, N) = a b + d: a is rows 0..63 and columns 0..63 of the input (192, 128), b its rows from 64 on, N of them with
-// k along a row, or, transposed, 64 of them, k, with N columns. d begins as row - column if `add`.
+// d (64, N) = a b + d: a is rows 0..63 and columns 0..63 of the input (192, 128), with k along a row or, transposed, a
+// column; b its rows from 64 on, N of them with k along a row, or, transposed, 64 of them, k, with N columns. d begins
+// as row - column if `add`.
 template <int N, bool transposed, Left left, Filled filled>
 __global__ void products(float* out, const bf16* inp, const __grid_constant__ TensorMap map, int add) {
     SMEM_DYNAMIC(unsigned char, shared);  // a, then two parts of b
@@ -249,6 +250,8 @@ __global__ void products(float* out, const bf16* inp, const __grid_constant__ Te
         const uint64_t b = b_tile + uint64_t(k) * (transposed ? 128 : 2);
         if constexpr (left == Left::registers)
             wgmma<N, transposed>(d, a[k], b, add || k > 0);
+        else if constexpr (left == Left::transposed)
+            wgmma<N, transposed, true>(d, a_tile + uint64_t(k) * 128, b, add || k > 0);
         else
             wgmma<N, transposed>(d, a_tile + uint64_t(k) * 2, b, add || k > 0);
     }
@@ -267,7 +270,7 @@ void check_products() {
     const TensorMap map =
         tensor_map(inp.data, {{128, 1, kProductRows, 1}, {128, 128, kProductRows * 128}, {64, 1, 64, 1}});
     for (const int add : {0, 1}) {
-        INFO("N=" << N << " transposed=" << transposed << " registers=" << int(left) << " stores=" << int(filled)
+        INFO("N=" << N << " transposed=" << transposed << " left=" << int(left) << " stores=" << int(filled)
                   << " add=" << add);
         OnDevice<float> out(cuda, size_t(64 * N));
         launch(cuda, "conformance", products<N, transposed, left, filled>, 1, kWarpgroup,
@@ -277,7 +280,7 @@ void check_products() {
             for (int column = 0; column < N; column++) {
                 float sum = add ? float(row - column) : 0;
                 for (int k = 0; k < 64; k++)
-                    sum += values[size_t(row * 128 + k)] *
+                    sum += values[size_t(left == Left::transposed ? k * 128 + row : row * 128 + k)] *
                            values[size_t(transposed ? (64 + k) * 128 + column : (64 + column) * 128 + k)];
                 want[size_t(row * N + column)] = sum;
             }
@@ -291,12 +294,18 @@ TEST_CASE("wgmma multiplies tiles and registers", "[hopper]" ON_DEVICE) {
     check_products<64, true, Left::tile, Filled::by_tma>();
     check_products<128, false, Left::tile, Filled::by_tma>();
     check_products<128, true, Left::tile, Filled::by_tma>();
+    check_products<64, false, Left::transposed, Filled::by_tma>();
+    check_products<64, true, Left::transposed, Filled::by_tma>();
+    check_products<128, false, Left::transposed, Filled::by_tma>();
+    check_products<128, true, Left::transposed, Filled::by_tma>();
     check_products<64, false, Left::registers, Filled::by_tma>();
     check_products<64, true, Left::registers, Filled::by_tma>();
     check_products<128, false, Left::registers, Filled::by_tma>();
     check_products<128, true, Left::registers, Filled::by_tma>();
     check_products<128, false, Left::tile, Filled::by_stores>();
     check_products<128, true, Left::tile, Filled::by_stores>();
+    check_products<128, false, Left::transposed, Filled::by_stores>();
+    check_products<128, true, Left::transposed, Filled::by_stores>();
 }
 
 // Of two groups the first is finished after wait<1>, and the second goes on.

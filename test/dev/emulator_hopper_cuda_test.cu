@@ -42,6 +42,8 @@ enum class Mistake {
     stores_not_swizzled,
     stored_after_fence,
     stored_while_read,
+    a_stored_after_fence,
+    a_stored_while_read,
     // descriptors
     other_swizzle,
     eight_rows_wrong,
@@ -51,6 +53,10 @@ enum class Mistake {
     k_in_next_row,
     columns_nowhere,
     not_transposed,
+    a_across_columns,
+    a_in_next_row,
+    a_outside,
+    a_transposed_by_some,
     outside,
     warps_differ,
     lanes_differ,
@@ -174,6 +180,36 @@ __global__ void stored(float* out, const float* inp) {
     for (int i = 0; i < 64; i++) out[threadIdx.x * 64 + i] = d[i];
 }
 
+// out (64, 64) = a (64, 16) b (16, 64), both stored by the threads and transposed.
+template <Mistake m>
+__global__ void stored_transposed(float* out, const float* inp) {
+    SMEM_DYNAMIC(unsigned char, shared);  // b, then a: 16 rows of 64 columns
+    const auto place = [&](int tile, int k, int column) {
+        return shared + tile * 2048 + k * 128 + ((column / 8 ^ k % 8) << 4) + column % 8 * 2;
+    };
+    for (int i = int(threadIdx.x); i < 2 * 16 * 64; i += kWarpgroup)
+        *reinterpret_cast<bf16*>(place(i / 1024, i / 64 % 16, i % 64)) = from_float<bf16>(inp[i % 61]);
+    fence_async();
+    __syncthreads();
+    // Of a only warp 2 reads this element.
+    if (m == a_stored_after_fence && threadIdx.x == 0) *place(1, 9, 40) ^= 1;
+    __syncthreads();
+    uint64_t a = wgmma_tile(shared + 2048);
+    if (m == a_across_columns) a += 2;
+    if (m == a_in_next_row) a += 128 >> 4;
+    if (m == a_outside) a += 1024 >> 4;
+    float d[32];
+    wgmma_fence();
+    if (m == a_transposed_by_some && threadIdx.x / kWarp == 0)
+        wgmma<64, true>(d, a, wgmma_tile(shared), false);
+    else
+        wgmma<64, true, true>(d, a, wgmma_tile(shared), false);
+    wgmma_commit();
+    if (m == a_stored_while_read && threadIdx.x == 2 * kWarp) *place(1, 9, 40) ^= 1;
+    wgmma_wait<0>();
+    for (int i = 0; i < 32; i++) out[threadIdx.x * 32 + i] = d[i];
+}
+
 template <Mistake m>
 std::string say_squares(Floats* result = nullptr) {
     Cuda cuda;
@@ -193,6 +229,12 @@ std::string say_stored(Floats* result = nullptr) {
     const std::string error = trial.run(stored<m>, 1, kWarpgroup, 4096).error;
     if (result) *result = trial.out.get();
     return error;
+}
+
+template <Mistake m>
+std::string say_stored_transposed() {
+    Trial trial(64 * 64);
+    return trial.run(stored_transposed<m>, 1, kWarpgroup, 4096).error;
 }
 
 // In each order of threads, because what happens late must not depend on it.
@@ -225,6 +267,7 @@ TEST_CASE("a pipeline of TMA and wgmma without a mistake is right", "[emulator_h
     }
     for (size_t i = 0; i < want.size(); i++) REQUIRE(std::abs(got[i] - want[i]) <= bounds[i]);
     CHECK(say_stored<none>() == "");
+    CHECK(say_stored_transposed<none>() == "");
 }
 
 TEST_CASE("mistakes with mbarriers are found", "[emulator_hopper]" ON_DEVICE) {
@@ -283,6 +326,8 @@ TEST_CASE("what was stored is not what wgmma reads before a fence", "[emulator_h
     CHECK(contains(say_stored<stores_unfenced>(), unfenced));
     CHECK(contains(say_stored<stored_after_fence>(), unfenced));
     CHECK(contains(say_stored<stored_while_read>(), unfenced));
+    CHECK(contains(say_stored_transposed<a_stored_after_fence>(), unfenced));
+    CHECK(contains(say_stored_transposed<a_stored_while_read>(), unfenced));
     Floats right, wrong;
     CHECK(say_stored<none>(&right) == "");
     CHECK(say_stored<stores_not_swizzled>(&wrong) == "");
@@ -301,6 +346,11 @@ TEST_CASE("mistakes with descriptors are found", "[emulator_hopper]" ON_DEVICE) 
     CHECK(contains(say_squares<lanes_differ>(), ": lane 7 has other operands than lane 0"));
     CHECK(contains(say_squares<warp_misses>(), "warp 7 has 19 products, and its warpgroup 20"));
     CHECK(contains(say_stored<columns_nowhere>(), "of tile b, the next 64 columns are nowhere"));
+    CHECK(contains(say_stored_transposed<a_across_columns>(), "of tile a, its start is not the first of 64 columns"));
+    CHECK(contains(say_stored_transposed<a_in_next_row>(), "of tile a, its start is not the first of 8 rows"));
+    CHECK(contains(say_stored_transposed<a_outside>(), " of 4096 of shared memory"));
+    CHECK(
+        contains(say_stored_transposed<a_transposed_by_some>(), "has other operands than the others of its warpgroup"));
     Floats right, wrong;
     CHECK(say_squares<none>(&right) == "");
     CHECK(say_squares<not_transposed>(&wrong) == "");

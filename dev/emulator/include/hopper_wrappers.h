@@ -68,13 +68,13 @@ void wgmma_wait(EMULATOR_SITE) {
 }
 template <class Array>
 void wgmma_pin(Array&) {}
-template <int N, bool transposed_b = false>
+template <int N, bool transposed_b = false, bool transposed_a = false>
 void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add, EMULATOR_SITE) {
     static_assert(N == 64 || N == 128);
-    emulator::wgmma({N, transposed_b, add, d, nullptr, a, b}, EMULATOR_HERE);
+    emulator::wgmma({N, transposed_a, transposed_b, add, d, nullptr, a, b}, EMULATOR_HERE);
 }
 template <int N, bool transposed_b = false>
 void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add, EMULATOR_SITE) {
     static_assert(N == 64 || N == 128);
-    emulator::wgmma({N, transposed_b, add, d, a, 0, b}, EMULATOR_HERE);
+    emulator::wgmma({N, false, transposed_b, add, d, a, 0, b}, EMULATOR_HERE);
 }

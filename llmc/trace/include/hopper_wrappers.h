@@ -30,7 +30,7 @@ template <int n>
 void wgmma_wait() {}
 template <class Array>
 void wgmma_pin(Array&) {}
-template <int N, bool transposed_b = false>
+template <int N, bool transposed_b = false, bool transposed_a = false>
 void wgmma(float (&)[N / 2], uint64_t, uint64_t, bool) {}
 template <int N, bool transposed_b = false>
 void wgmma(float (&)[N / 2], const uint32_t (&)[4], uint64_t, bool) {}

@@ -208,8 +208,8 @@ DEVICE int computed_here(int x) {
 #define WGMMA_F32(i) WGMMA_F8(i), WGMMA_F8(i + 8), WGMMA_F8(i + 16), WGMMA_F8(i + 24)
 
 // d (64, N) = a (64, 16) b (16, N), added to d if `add`; bf16, sums in float. Warp w of the group, lane l, with
-// g = l / 4 and c = 2 (l % 4): d[i] is in row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + c + i % 2. a: 64
-// rows of k, or, transposed, k rows of 64. b: N rows of k, or, transposed, k rows of N.
+// g = l / 4 and c = 2 (l % 4): d[i] is in row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + c + i % 2. a: 64 rows
+// of k, or, transposed, k rows of 64. b: N rows of k, or, transposed, k rows of N.
 template <int N, bool transposed_b = false, bool transposed_a = false>
 DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
     static_assert(N == 64 || N == 128);

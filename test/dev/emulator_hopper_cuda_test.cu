@@ -191,7 +191,7 @@ __global__ void stored_transposed(float* out, const float* inp) {
         *reinterpret_cast<bf16*>(place(i / 1024, i / 64 % 16, i % 64)) = from_float<bf16>(inp[i % 61]);
     fence_async();
     __syncthreads();
-    // Only warp 2 reads this element, so that only its own columns can find the mistake.
+    // Of a only warp 2 reads this element.
     if (m == a_stored_after_fence && threadIdx.x == 0) *place(1, 9, 40) ^= 1;
     __syncthreads();
     uint64_t a = wgmma_tile(shared + 2048);
@@ -205,7 +205,7 @@ __global__ void stored_transposed(float* out, const float* inp) {
     else
         wgmma<64, true, true>(d, a, wgmma_tile(shared), false);
     wgmma_commit();
-    if (m == a_stored_while_read && threadIdx.x == 0) *place(1, 9, 40) ^= 1;
+    if (m == a_stored_while_read && threadIdx.x == 2 * kWarp) *place(1, 9, 40) ^= 1;
     wgmma_wait<0>();
     for (int i = 0; i < 32; i++) out[threadIdx.x * 32 + i] = d[i];
 }
@@ -349,8 +349,8 @@ TEST_CASE("mistakes with descriptors are found", "[emulator_hopper]" ON_DEVICE) 
     CHECK(contains(say_stored_transposed<a_across_columns>(), "of tile a, its start is not the first of 64 columns"));
     CHECK(contains(say_stored_transposed<a_in_next_row>(), "of tile a, its start is not the first of 8 rows"));
     CHECK(contains(say_stored_transposed<a_outside>(), " of 4096 of shared memory"));
-    CHECK(contains(say_stored_transposed<a_transposed_by_some>(),
-                   "has other operands than the others of its warpgroup"));
+    CHECK(
+        contains(say_stored_transposed<a_transposed_by_some>(), "has other operands than the others of its warpgroup"));
     Floats right, wrong;
     CHECK(say_squares<none>(&right) == "");
     CHECK(say_squares<not_transposed>(&wrong) == "");

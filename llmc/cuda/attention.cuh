@@ -69,19 +69,20 @@ void with_columns_per_lane(int64_t HS, Run run) {
 template <class T>
 std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes, bool learns) {
     PlannedAttention& planned = cuda.planned_attention.emplace();
-    planned.learns = learns;
+    planned.has_backward = learns && cuda.attention != AttentionKernels::mixed;
     if (std::is_same_v<T, float>) return "own kernels (cuDNN's are for bf16)";
     if (cuda.attention == AttentionKernels::own) return "own kernels (--attention own)";
     CudnnAttention& cudnn = cuda.cudnn_attention();
     std::string why;
     for (const AttentionShape& shape : shapes)
-        if (learns ? cudnn.supports(shape, &why) : cudnn.supports(shape, false, &why))
+        if (planned.has_backward ? cudnn.supports(shape, &why) : cudnn.supports(shape, false, &why))
             planned.shapes.push_back(key_of(shape));
     require(why.empty() || cuda.attention != AttentionKernels::cudnn, "--attention cudnn: %s", why.c_str());
     if (planned.shapes.empty()) return "own kernels (cuDNN: " + why + ")";
     return format("%s for batches of %ld x %ld, %s; own kernels elsewhere%s", cudnn.name().c_str(), shapes[0].B,
                   shapes[0].T,
                   !learns                 ? "forward"
+                  : !planned.has_backward ? "forward, and our own backward"
                   : cudnn.deterministic() ? "the same bits each time"
                                           : "backward at its fastest",
                   why.empty() ? "" : (" (" + why + ")").c_str());
@@ -90,13 +91,14 @@ std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes
 template <class T>
 bool takes_cudnn(const Cuda& cuda, const AttentionShape& shape, bool is_backward) {
     if (std::is_same_v<T, float> || !cuda.planned_attention) return false;
-    const auto& [shapes, learns] = *cuda.planned_attention;
-    return (learns || !is_backward) && std::find(shapes.begin(), shapes.end(), key_of(shape)) != shapes.end();
+    const auto& [shapes, has_backward] = *cuda.planned_attention;
+    return (has_backward || !is_backward) && std::find(shapes.begin(), shapes.end(), key_of(shape)) != shapes.end();
 }
 
 // Only if our own kernels are requested by name, as long as no GPU has run these: `automatic` uses mma.sync's.
 inline bool takes_hopper_attention(const Cuda& cuda) {
-    return cuda.attention == AttentionKernels::own && takes_hopper_kernels(cuda);
+    const bool by_name = cuda.attention == AttentionKernels::own || cuda.attention == AttentionKernels::mixed;
+    return by_name && takes_hopper_kernels(cuda);
 }
 
 // Bytes of workspace for forward and backward, whichever kernels run; before plan_attention() the most that they may
@@ -108,10 +110,11 @@ size_t attention_workspace(Cuda& cuda, const AttentionShape& shape, bool learns 
     const size_t own =
         sizeof(float) * size_t(is_hopper ? hopper_backward_floats(cuda, shape) : attention_stats_size(shape));
     CudnnAttention& cudnn = cuda.cudnn_attention();
+    const bool both = learns && cuda.attention != AttentionKernels::mixed;
     if (cuda.planned_attention)
-        return std::max(own, takes_cudnn<T>(cuda, shape, false) ? cudnn.workspace_bytes(shape, learns) : 0);
+        return std::max(own, takes_cudnn<T>(cuda, shape, false) ? cudnn.workspace_bytes(shape, both) : 0);
     const bool never = std::is_same_v<T, float> || cuda.attention == AttentionKernels::own;
-    return std::max(own, never || !cudnn.refuses(shape).empty() ? 0 : cudnn.most_workspace_bytes(shape, learns));
+    return std::max(own, never || !cudnn.refuses(shape).empty() ? 0 : cudnn.most_workspace_bytes(shape, both));
 }
 
 template <class T>

@@ -46,8 +46,15 @@ class CublasLt;
 class CudaGraph;
 class CudnnAttention;
 
-// Whose attention kernels run in bf16: `automatic` takes cuDNN's where it has any.
-enum class AttentionKernels { automatic, own, cudnn };
+// Whose attention kernels run in bf16: `automatic` takes cuDNN's where it has any, `mixed` only its forward pass.
+enum class AttentionKernels { automatic, own, cudnn, mixed };
+// As --attention names them.
+inline AttentionKernels attention_kernels(const std::string& name) {
+    return name == "own"     ? AttentionKernels::own
+           : name == "cudnn" ? AttentionKernels::cudnn
+           : name == "mixed" ? AttentionKernels::mixed
+                             : AttentionKernels::automatic;
+}
 
 struct CudaOptions {
     std::string tune_path;  // a file of timed GEMMs, see cublaslt.h; "" for none
@@ -58,7 +65,7 @@ struct CudaOptions {
 // The shapes that cuDNN runs, and whether it runs their backward.
 struct PlannedAttention {
     std::vector<AttentionKey> shapes;
-    bool learns = false;
+    bool has_backward = false;
 };
 
 struct Cuda {

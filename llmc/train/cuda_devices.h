@@ -26,17 +26,12 @@ inline std::string describe(const Cuda& cuda) {
                   double(cuda.memory_bytes) / (1 << 30));
 }
 inline std::string kind_of(const Cuda& cuda) { return cuda.name; }
-inline AttentionKernels attention_kernels(const RunFlags& config) {
-    return config.attention == "own"     ? AttentionKernels::own
-           : config.attention == "cudnn" ? AttentionKernels::cudnn
-                                         : AttentionKernels::automatic;
-}
 inline CudaOptions device_options(const RunFlags& config) {
     const MatmulCachePath cache = matmul_cache_path(config.tune_matmul, user_cache_folder(std::getenv));
     if (!cache.why_not.empty())
         std::fprintf(stderr, "warning: --tune-matmul %s: %s: GEMMs are not timed\n", config.tune_matmul.c_str(),
                      cache.why_not.c_str());
-    return {cache.path, attention_kernels(config), config.deterministic};
+    return {cache.path, attention_kernels(config.attention), config.deterministic};
 }
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
 inline size_t memory_limit(const Cuda& cuda, int) { return free_memory(cuda); }

@@ -211,10 +211,7 @@ static void describe_device(const DescribedGpu& gpu) {
     properties.l2CacheSize = int(gpu.l2_bytes);
 }
 static CudaOptions options_of(const TracedRun& run) {
-    const AttentionKernels kernels = run.attention == "own"     ? AttentionKernels::own
-                                     : run.attention == "cudnn" ? AttentionKernels::cudnn
-                                                                : AttentionKernels::automatic;
-    return {.tune_path = "", .attention = kernels, .deterministic = run.deterministic};
+    return {.tune_path = "", .attention = attention_kernels(run.attention), .deterministic = run.deterministic};
 }
 static size_t ops_workspace(Cuda& cuda, const TracedRun& run) {
     const GptShape& s = run.parameters.model;

@@ -30,7 +30,7 @@ static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, cons
     const OnDevice<int32_t> d_starts(cuda, sizes.document_starts());
     AttentionShape shape = sizes;
     if (!sizes.documents.empty()) shape.starts = d_starts.data;
-    if (kernels == AttentionKernels::cudnn) plan_attention<T>(cuda, {shape}, true);
+    if (kernels != AttentionKernels::own) plan_attention<T>(cuda, {shape}, true);
     return twice_the_same([&] {
         std::vector<Floats> results;
         const auto run = [&] {
@@ -211,7 +211,8 @@ TEST_CASE("cuDNN's attention is right where it has kernels", "[attention]" ON_DE
     Cuda cuda;
     std::string why;
     if (cuda.cudnn_attention().supports(s, &why))
-        check_attention_on_device<bf16>(s, AttentionKernels::cudnn);
+        for (const AttentionKernels kernels : {AttentionKernels::cudnn, AttentionKernels::mixed})
+            check_attention_on_device<bf16>(s, kernels);
     else
         CHECK(!why.empty());
 }
@@ -370,9 +371,10 @@ TEST_CASE("Hopper's kernels run where they are asked for by name", "[attention]"
     Cuda cuda;
     const bool is_hopper = takes_hopper_kernels(cuda);
     for (const AttentionKernels kernels :
-         {AttentionKernels::automatic, AttentionKernels::own, AttentionKernels::cudnn}) {
+         {AttentionKernels::automatic, AttentionKernels::own, AttentionKernels::cudnn, AttentionKernels::mixed}) {
         cuda.attention = kernels;
-        CHECK(takes_hopper_attention(cuda) == (is_hopper && kernels == AttentionKernels::own));
+        const bool by_name = kernels == AttentionKernels::own || kernels == AttentionKernels::mixed;
+        CHECK(takes_hopper_attention(cuda) == (is_hopper && by_name));
     }
     for (const int chip : {80, 89, 100, 120}) {
         cuda.attention = AttentionKernels::own, cuda.compute_capability = chip;
@@ -415,6 +417,20 @@ TEST_CASE("cuDNN plans for the shapes that were told and the passes that are nee
         CHECK(!takes_cudnn<bf16>(cuda, {1, 7, 2, 2, 200}, false));
         CHECK(plans() == (learns ? 4 : 2));
     }
+}
+
+TEST_CASE("a mixed attention is cuDNN's forward and our own backward", "[attention]" ON_DEVICE) {
+    const WithCudnn with_cudnn;
+    const AttentionShape shape{2, 256, 2, 2, 64};
+    Cuda cuda(0, {"", AttentionKernels::mixed}), own(0, {"", AttentionKernels::own});
+    const size_t most = attention_workspace<bf16>(cuda, shape);
+    CHECK(plan_attention<bf16>(cuda, {shape}, true) ==
+          "emulated cuDNN 9.19.0 for batches of 2 x 256, forward, and our own backward; own kernels elsewhere");
+    CHECK(cuda.cudnn_attention().plans_made() == 1);
+    CHECK(takes_cudnn<bf16>(cuda, shape, false));
+    CHECK(!takes_cudnn<bf16>(cuda, shape, true));
+    CHECK(attention_workspace<bf16>(cuda, shape) <= most);
+    CHECK(attention_workspace<bf16>(cuda, shape) >= attention_workspace<bf16>(own, shape));
 }
 
 TEST_CASE("which attention runs is said, with the reason", "[attention]" ON_DEVICE) {

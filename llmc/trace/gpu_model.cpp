@@ -146,8 +146,9 @@ constexpr double kRatedGemm = 794e12;
 // each (most_cudnn_workspace()): as many per FLOP at any length, at HS 64 twice as many as at HS 128.
 // HS 128: the same benchmarks on an H200 have the deterministic backward at head sizes of 192 and 128 only, at 2048,
 // 4096 and 8192: 0.674, 0.674 and 0.687 of the forward pass's rate, where at HS 128 the fastest backward has 0.764,
-// 0.802 and 0.840. Assumed: these would be the same at both head sizes. On GB200 and GB300, with another algorithm,
-// HS 128 was measured in both modes: 0.90 to 0.92, 0.89 to 0.90, 0.87 to 0.89. Constant outside these lengths.
+// 0.802 and 0.840. Assumed: these would be the same at both head sizes; on GB200 and GB300 they are within 2 % at 2048,
+// but 8 to 11 % lower at 192 and 128 at 8192. There HS 128 was measured in both modes, with another algorithm: 0.90 to
+// 0.92, 0.89 to 0.90, 0.87 to 0.89. Constant outside these lengths.
 // HS 64: assumed. Published are only a GB200 and GB300 with a window of 128 keys: 0.76 to 0.79 at any length.
 struct DeterministicShare {
     double T, share_64, share_128;

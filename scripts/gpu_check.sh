@@ -5,8 +5,9 @@
 #
 #   first         the most important checks, in this order: libraries and doctor; conformance; GPT-2 124M with each attention
 #                 (speed, equal losses); its first losses against a CPU's; the same bits in two runs; the quickstart with its
-#                 samples; the head in chunks of 320 and 8192 rows; benchmarks of matmul, attention and cross_entropy; a
-#                 micro-step op by op (--profile) and kernel by kernel (ncu); GPT-2 1558M; then tests until the time is over
+#                 samples; 124M with --batch-size auto; the head in chunks of 320 and 8192 rows; benchmarks of matmul, attention
+#                 and cross_entropy; a micro-step op by op (--profile) and kernel by kernel (ncu); GPT-2 1558M; then tests until
+#                 the time is over
 #   second, test  all tests that run on a GPU, those of the most important ops first
 #   third, bench  a large GEMM for half a minute, then all benchmarks of dev/bench in bf16
 #   fourth        training of nanochat's 12-layer model in bf16 and in FP8, and of modded-nanogpt's track 3; then, in the

@@ -30,7 +30,7 @@ SIMULATED = ROOT / "doc/results/plan-beside-simulation.json"
 HALF_MILLION = ["--total-batch-size", "524288", "--batch-size", "auto"]
 NANOCHAT = ["--vocab-size", "32768", "--world-size", "8"]
 MODELS = {
-    "gpt2-124M": ["--model", "gpt2-124M", "--total-batch-size", "524288", "--batch-size", "32"],
+    "gpt2-124M": ["--model", "gpt2-124M", *HALF_MILLION],
     "gpt2-1558M, 8 GPUs": ["--model", "gpt2-1558M", "--world-size", "8", *HALF_MILLION],
     "gpt2-1558M in FP8, 8 GPUs": ["--model", "gpt2-1558M", "--world-size", "8", "--dtype", "fp8", *HALF_MILLION],
     "gpt2-1558M in FP8, delayed, 8 GPUs": [
@@ -54,6 +54,13 @@ LEAST_LOSS = 0.004
 MEASURED_FLAGS = ["--model", "gpt2-124M", "--batch-size", "32", "--total-batch-size", "524288"]
 MEASURED = [
     ("GPT-2 124M, B 32, cuDNN", "124M", "cudnn", MEASURED_FLAGS, {}),
+    (
+        "GPT-2 124M, --batch-size auto, cuDNN",
+        "124M, auto",
+        "cudnn",
+        ["--model", "gpt2-124M", *HALF_MILLION],
+        {},
+    ),
     ("GPT-2 124M, B 32, own attention", "124M", "own", [*MEASURED_FLAGS, "--attention", "own"], {}),
     ("GPT-2 124M, head in chunks of 320 rows", "124M, head 320", "auto", MEASURED_FLAGS, {"ANVIL_HEAD_ROWS": "320"}),
     ("GPT-2 124M, head in chunks of 8192 rows", "124M, head 8192", "auto", MEASURED_FLAGS, {"ANVIL_HEAD_ROWS": "8192"}),

@@ -142,8 +142,18 @@ constexpr AttentionRate kAttentionRates[] = {
     {4096, 363, 330, 560, 474}, {8192, 379, 375, 610, 541}, {16384, 388, 400, 640, 579},
 };
 constexpr double kRatedGemm = 794e12;
-// cuDNN's deterministic backward takes 25 % longer: assumed, published figures are 10 to 40 %.
-constexpr double kDeterministic = 0.8;
+// cuDNN's deterministic backward, relative to its fastest. Except on Blackwell it writes all scores to memory, 2 bytes
+// each (most_cudnn_workspace()): as many per FLOP at any length, at HS 64 twice as many as at HS 128.
+// HS 128: the same benchmarks on an H200 have the deterministic backward at head sizes of 192 and 128 only, at 2048,
+// 4096 and 8192: 0.674, 0.674 and 0.687 of the forward pass's rate, where at HS 128 the fastest backward has 0.764,
+// 0.802 and 0.840. Assumed: these would be the same at both head sizes; on GB200 and GB300 they are within 2 % at 2048,
+// but 8 to 11 % lower at 192 and 128 at 8192. There HS 128 was measured in both modes, with another algorithm: 0.90 to
+// 0.92, 0.89 to 0.90, 0.87 to 0.89. Constant outside these lengths.
+// HS 64: assumed. Published are only a GB200 and GB300 with a window of 128 keys: 0.76 to 0.79 at any length.
+struct DeterministicShare {
+    double T, share_64, share_128;
+};
+constexpr DeterministicShare kDeterministic[] = {{2048, 0.8, 0.88}, {4096, 0.8, 0.84}, {8192, 0.8, 0.82}};
 // Anvil's kernels with mma.sync, relative to cuDNN. Forward: as FlashAttention-2, 205 versus 288 TFLOP/s. Backward: 175
 // versus 240 TFLOP/s, each counting its own FLOPs: 14 per score and channel, cuDNN's 10. Before Hopper there is only
 // mma.sync.
@@ -155,33 +165,35 @@ constexpr double kOwnForward = 0.71, kOwnBackward = 0.73, kOwnBeforeHopper = 0.9
 // counting its own FLOPs.
 constexpr double kOwnHopper = 0.82, kOwnHopperBackward = 0.93;
 
+// A column of a table by length: linear in the logarithm of the length, constant outside the table.
+template <typename Row, size_t N>
+double by_length(const Row (&rows)[N], double length, double Row::*column) {
+    if (length <= rows[0].T) return rows[0].*column;
+    const Row* below = rows;
+    while (below + 2 < rows + N && below[1].T < length) below++;
+    const double part = std::min(1., std::log2(length / below->T) / std::log2(below[1].T / below->T));
+    return below->*column + part * (below[1].*column - below->*column);
+}
 double attention_rate(const Gpu& gpu, double length, int64_t HS, bool is_backward) {
-    const auto at = [&](const AttentionRate& rate) {
-        return HS <= 64 ? (is_backward ? rate.backward_64 : rate.forward_64)
-                        : (is_backward ? rate.backward_128 : rate.forward_128);
-    };
-    const AttentionRate* below = kAttentionRates;
-    double rate = 0;
-    if (length <= below->T) {
-        rate = at(*below) * length / below->T;
-    } else {
-        const AttentionRate* const last = std::end(kAttentionRates) - 1;
-        while (below + 1 < last && below[1].T < length) below++;
-        const double part = std::min(1., std::log2(length / below->T) / std::log2(below[1].T / below->T));
-        rate = at(*below) + part * (at(below[1]) - at(*below));
-    }
+    const auto column = HS <= 64 ? (is_backward ? &AttentionRate::backward_64 : &AttentionRate::forward_64)
+                                 : (is_backward ? &AttentionRate::backward_128 : &AttentionRate::forward_128);
+    const double rate = by_length(kAttentionRates, length, column) * std::min(1., length / kAttentionRates[0].T);
     return rate * 1e12 * gpu.tflops * 1e12 * gpu.sustained / kRatedGemm;
+}
+double deterministic_share(const TracedWork& work) {
+    if (!work.is_backward || !work.deterministic) return 1;
+    return by_length(kDeterministic, double(work.cost.keys),
+                     work.cost.head_size <= 64 ? &DeterministicShare::share_64 : &DeterministicShare::share_128);
 }
 double measured_attention(const TracedWork& work, const Gpu& gpu) {
     return gpu.measured ? gpu.measured->attention_factor(attention_kernel(work), work.cost.head_size) : 1;
 }
 WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
     const double rate = attention_rate(gpu, double(work.cost.keys), work.cost.head_size, work.is_backward) *
-                        assumed.attention * (work.is_backward && work.deterministic ? kDeterministic : 1) *
-                        measured_attention(work, gpu);
+                        assumed.attention * deterministic_share(work) * measured_attention(work, gpu);
     const double launches = work.is_backward ? 3 : 1;  // the number of kernels
     const char* const why = work.is_backward && work.deterministic
-                                ? "the library's published rate, and a fifth less in a fixed order: --no-deterministic"
+                                ? "the library's published rate, 12 to 20 % less in a fixed order: --no-deterministic"
                                 : "the library's published rate at this length and head size";
     return {launches * kStart + work.cost.flops / rate, "tensor cores",
             work.cost.flops / (1e12 * gpu.tflops * gpu.sustained), why};

@@ -306,8 +306,8 @@ PARTS = {
     "first": [
         Step(versions, 60), Step(conformance, 90), Step(peak, 60), Step(training.both_attentions, 150),
         Step(training.against_cpu, 60), Step(training.same_bits, 90), Step(training.quickstart, 100),
-        Step(training.head_rows, 90), Step(training.not_deterministic, 60), Step(first_benches, 150), Step(model_beside_it, 30),
-        Step(profile, 60), Step(kernels_by_ncu, 120),
+        Step(training.largest_batch, 90), Step(training.head_rows, 90), Step(training.not_deterministic, 60),
+        Step(first_benches, 150), Step(model_beside_it, 30), Step(profile, 60), Step(kernels_by_ncu, 120),
         Step(training.gpt2_1558M, 90), Step(tests, 590, spare=True),
     ],
     "second": [Step(tests, 590)],
@@ -316,8 +316,8 @@ PARTS = {
     "comm": [Step(comm.tests, 60), Step(comm.ranks, 590)],
     "build": [Step(build, 590)],
     "conformance": [Step(conformance, 590)],
-    "train": [Step(peak, 60), Step(training.both_attentions, 300), Step(training.against_cpu, 60),
-              Step(training.same_bits, 120)],
+    "train": [Step(peak, 60), Step(training.both_attentions, 240), Step(training.largest_batch, 90),
+              Step(training.against_cpu, 60), Step(training.same_bits, 120)],
     "modern": [Step(peak, 60), Step(training.modern, 590)],
     "sanitize": [Step(sanitize, 590)],
 }  # fmt: skip

@@ -172,6 +172,19 @@ def both_attentions(part, steps=30, micro_batches=8):
                        f"differ by {largest:.2g} at most, may by {BF16_RUNS:g}", largest=largest, bound=BF16_RUNS)  # fmt: skip
 
 
+def largest_batch(part):
+    """--batch-size auto: steps of 2^19 tokens in the largest micro-batches that fit, as `plan` predicts for this card."""
+    attention = "cudnn" if "cudnn" in attentions(part) else "auto"
+    trained = train(part, "train-124M-auto", {
+        **GPT2, "batch-size": "auto", "total-batch-size": 2**19, "steps": 12, "warmup-steps": 10, "attention": attention,
+        **tuned()}, limit=90)  # fmt: skip
+    starts = records(trained.folder, "start")
+    batch = starts[0]["config"]["batch-size"] if starts else "auto"
+    judge(part, "train 124M, --batch-size auto", "124M, auto", f"GPT-2 124M, T 1024, B {batch} by auto, 2^19 tokens, bf16", trained,
+          attention=attention, falls_by=0.3)  # fmt: skip
+    shutil.rmtree(trained.folder, ignore_errors=True)
+
+
 def not_deterministic(part):
     """cuDNN's backward at its fastest, whose bits are others each time: what the same bits cost."""
     if "cudnn" not in attentions(part) or "--[no-]deterministic" not in help_of(part):

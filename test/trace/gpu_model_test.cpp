@@ -139,6 +139,15 @@ TEST_CASE("attention has the published rates, by length and head size", "[gpu_mo
     CHECK(tflops(attention_of(2048, 128, false, true), h200) == Approx(484 * scale).epsilon(0.01));
     CHECK(tflops(attention_of(1024, 64, true, false), h200) == Approx(240 * scale).epsilon(0.01));
     CHECK(tflops(attention_of(1024, 64, true, true), h200) == Approx(0.8 * 240 * scale).epsilon(0.01));
+    // In a fixed order, by length: between 4096 and 8192 in the middle of both, beyond them constant.
+    const auto share = [&](int64_t keys, int64_t HS) {
+        return tflops(attention_of(keys, HS, true, true), h200) / tflops(attention_of(keys, HS, true, false), h200);
+    };
+    for (const int64_t keys : {300, 1024, 2048}) CHECK(share(keys, 128) == Approx(0.88).epsilon(0.002));
+    CHECK(share(4096, 128) == Approx(0.84).epsilon(0.002));
+    CHECK(share(5793, 128) == Approx(0.83).epsilon(0.002));
+    for (const int64_t keys : {8192, 16384, 32768}) CHECK(share(keys, 128) == Approx(0.82).epsilon(0.002));
+    for (const int64_t keys : {1024, 4096, 16384}) CHECK(share(keys, 64) == Approx(0.8).epsilon(0.002));
     double before = 0;
     for (const int64_t keys : {128, 300, 512, 700, 1024, 1500, 2048, 8192, 16384, 32768}) {
         const double rate = tflops(attention_of(keys, 64, false, true), h200);

@@ -160,10 +160,9 @@ constexpr DeterministicShare kDeterministic[] = {{2048, 0.8, 0.88}, {4096, 0.8, 
 constexpr double kOwnForward = 0.71, kOwnBackward = 0.73, kOwnBeforeHopper = 0.9;
 // Anvil's kernels with wgmma, never measured. FlashAttention-3 reaches 0.92 (HS 64) and 1.03 (HS 128) of cuDNN's rate
 // at 1024. Anvil's forward has the same schedule, but one block per tile of queries, of 128 queries also at HS 64:
-// assumed 0.85 of FlashAttention-3. Backward: in the paper FlashAttention-3 is 1.5 to 1.75 times as fast as
-// FlashAttention-2, whose rate is the 175 above. Assumed is 0.85 of 1.5 times 175, relative to cuDNN's 240, again each
-// counting its own FLOPs.
-constexpr double kOwnHopper = 0.82, kOwnHopperBackward = 0.93;
+// assumed 0.85 of FlashAttention-3.
+constexpr double kOwnHopper = 0.82;
+// Its backward on Hopper, never measured either: hopper_backward_time() below.
 
 // A column of a table by length: linear in the logarithm of the length, constant outside the table.
 template <typename Row, size_t N>
@@ -199,6 +198,40 @@ WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase&
             work.cost.flops / (1e12 * gpu.tflops * gpu.sustained), why};
 }
 
+// Anvil's backward with wgmma. Its schedule for a tile of 128 queries and 128 keys is FlashAttention-3's, whose figures
+// (Shah et al., 2024, fig. 6: an H100, not causal, batches of 16k tokens with 2048 channels, TFLOP/s) are
+//
+//   T             512   1024  2048  4096  8192  16384
+//   HS 64         272   363   422   453   472   474
+//   HS 128        316   424   501   542   559   561
+//
+// Two numbers per head size give all of these within 3 %: the rate of tiles, and the time in which a block with 128 keys
+// begins and ends; in addition, the memory traffic of the kernels before and after it (14 bytes per token and channel,
+// 185 us in all), and 32 or 16 whole waves of blocks.
+// Assumed: Anvil's tiles reach 0.85 of that rate, as in the forward pass, and a piece of work takes as long as such a
+// block, although it is loaded while the one before is computed. There is no kernel after it, and the one before is a
+// launch of its own. An SM takes the next piece as it becomes free: at the end half of a longest one is waited for.
+constexpr double kTileRate_64 = 512e12, kTileRate_128 = 610e12, kPiece_64 = 2.7e-6, kPiece_128 = 3.5e-6;
+constexpr double kOwnTiles = 0.85, kTileSide = 128;
+
+WorkTime hopper_backward_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
+    const double HS = double(work.cost.head_size), side = kTileSide, keys = double(work.cost.keys);
+    const bool is_64 = work.cost.head_size <= 64;
+    const double speed = gpu.tflops * 1e12 * gpu.sustained / kRatedGemm * assumed.attention *
+                         measured_attention(work, gpu);  // relative to the H100 of the figures
+    const double scores = work.cost.flops / (10 * HS);
+    // On the border of the mask half of a tile is hidden: one tile in T / 128 + 1.
+    const double tiles = scores / (side * side) * (1 + side / keys);
+    const double pieces = scores / (keys / 2 * side);  // with a window there are fewer
+    const double tile_s = 10 * side * side * (is_64 ? 64 : 128) * gpu.num_sms / (is_64 ? kTileRate_64 : kTileRate_128) /
+                          kOwnTiles / speed;
+    const double piece_s = (is_64 ? kPiece_64 : kPiece_128) / speed;
+    const double longest = keys / side * tile_s + piece_s;
+    const double seconds = std::max((tiles * tile_s + pieces * piece_s) / gpu.num_sms + longest / 2, longest);
+    return {kStart + seconds, "tensor cores", work.cost.flops / (1e12 * gpu.tflops * gpu.sustained),
+            "our own attention's assumed share of FlashAttention-3's"};
+}
+
 // ---- kernels -------------------------------------------------------------------------------------------------------
 
 // The rate of Anvil's kernels that use tensor cores; 0: another kernel.
@@ -207,7 +240,7 @@ double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
     if (begins_with(work.kernel, "flash_")) {
         const bool is_backward = begins_with(work.kernel, "flash_backward");
         const bool is_hopper = work.kernel.find("_hopper_") != std::string::npos;
-        const double beside = is_hopper       ? (is_backward ? kOwnHopperBackward : kOwnHopper)
+        const double beside = is_hopper       ? kOwnHopper
                               : before_hopper ? kOwnBeforeHopper
                               : is_backward   ? kOwnBackward
                                               : kOwnForward;
@@ -221,6 +254,7 @@ double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
 }
 
 WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
+    if (work.kernel == "flash_backward_hopper_kernel") return hopper_backward_time(work, gpu, assumed);
     const double blocks = double(work.num_blocks());
     const double room = double(gpu.num_sms) * std::max(1, resident_blocks(work, gpu));
     if (const double rate = tensor_rate(work, gpu, assumed); rate > 0) {

@@ -205,7 +205,7 @@ TEST_CASE("calibration: our own attention, and cuDNN's beside it", "[calibration
     // By mma.sync on that card it was not measured.
     own.kernel = "flash_forward_kernel";
     CHECK(seconds_of(own, slower->gpu) == seconds_of(own, h100()));
-    own.kernel = "flash_backward_keys_hopper_kernel";
+    own.kernel = "flash_backward_hopper_kernel";
     CHECK(seconds_of(own, slower->gpu) / seconds_of(own, c->gpu) == Approx(2).epsilon(1e-3));
 }
 

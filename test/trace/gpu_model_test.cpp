@@ -165,9 +165,9 @@ TEST_CASE("attention has the published rates, by length and head size", "[gpu_mo
 // Many waves of blocks, so that the last one counts nothing.
 TEST_CASE("our own attention has a share of the published rates, on Hopper a larger one with wgmma", "[gpu_model]") {
     const Gpu &h200 = gpu_named("H200"), &a100 = gpu_named("A100");
-    const auto rate = [](const char* kernel, unsigned threads, const Gpu& gpu) {
+    const auto rate = [](const char* kernel, unsigned threads, const Gpu& gpu, int64_t keys = 1024, int64_t HS = 64) {
         TracedWork work = kernel_of(kernel, 100000, threads, 0);
-        work.cost = {.flops = 1e13, .keys = 1024, .head_size = 64};
+        work.cost = {.flops = 1e13, .keys = keys, .head_size = HS};
         return tflops(work, gpu);
     };
     const double h200_scale = h200.tflops * h200.sustained / 794, a100_scale = a100.tflops * a100.sustained / 794;
@@ -175,8 +175,20 @@ TEST_CASE("our own attention has a share of the published rates, on Hopper a lar
     CHECK(rate("flash_forward_kernel", 128, h200) == Approx(0.71 * 288 * h200_scale).epsilon(0.01));
     CHECK(rate("flash_forward_kernel", 128, a100) == Approx(0.9 * 288 * a100_scale).epsilon(0.01));
     CHECK(rate("flash_backward_keys_kernel", 128, h200) == Approx(0.73 * 240 * h200_scale).epsilon(0.01));
-    CHECK(rate("flash_backward_keys_hopper_kernel", 384, h200) == Approx(0.93 * 240 * h200_scale).epsilon(0.01));
-    CHECK(rate("flash_backward_queries_hopper_kernel", 384, h200) == Approx(0.93 * 240 * h200_scale).epsilon(0.01));
+    // A causal head of 1024 keys is 36 tiles of 3.18 or 5.34 us and 8 pieces of 2.7 or 3.5 us on one of 132 SMs.
+    const char* const backward = "flash_backward_hopper_kernel";
+    const double head = 1024 * 512. * 10;
+    CHECK(rate(backward, 384, h200) ==
+          Approx(132 * head * 64 / (36 * 3.18 + 8 * 2.7) * 1e-6 * h200_scale).epsilon(0.01));
+    CHECK(rate(backward, 384, h200, 1024, 128) ==
+          Approx(132 * head * 128 / (36 * 5.34 + 8 * 3.5) * 1e-6 * h200_scale).epsilon(0.01));
+    // Long sequences are little else than tiles.
+    CHECK(rate(backward, 384, h200, 1 << 14) == Approx(0.85 * 512 * h200_scale).epsilon(0.04));
+    // One head is 8 pieces at the same time, of which that with the first keys has 8 tiles of queries.
+    TracedWork one = kernel_of(backward, 8, 384, 0);
+    one.cost = {.flops = head * 64, .keys = 1024, .head_size = 64};
+    CHECK(time_of(one, h200, kMid, 1).seconds ==
+          Approx(kKernelStart + (8 * 3.18 + 2.7) * 1e-6 / h200_scale).epsilon(0.01));
 }
 
 TEST_CASE("an SM has room for as many blocks as the occupancy table says", "[gpu_model]") {

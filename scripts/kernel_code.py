@@ -48,12 +48,12 @@ def is_one_of(kernel, names):
 
 
 def warpgroup_faults(code):
-    """Between WARPGROUP.ARRIVE and the wait for the last wgmma there must be no other wait: the compiler inserts waits if it
+    """Between the first WARPGROUP.ARRIVE and the wait for the last wgmma there must be no other wait: the compiler inserts waits if it
     cannot prove that no instruction accesses their registers. It also ignores a setmaxnreg that does not fit."""
     found = [f"has no {name}" for name in ("HGMMA", "UTMALDG", "USETMAXREG") if not any(c.startswith(name) for c in code)]
     marks = [each.split(".")[0] + "." + each.split(".")[1] for each in code if re.match(r"HGMMA\.|WARPGROUP\.", each)]
     runs = "".join({"WARPGROUP.ARRIVE": "A", "WARPGROUP.DEPBAR": "W"}.get(mark, "p") for mark in marks)
-    if not re.fullmatch(r"(Ap+W+)+", runs):
+    if not re.fullmatch(r"((Ap+)+W+)+", runs):
         found.append(f"serializes products: {runs} (arrive, products, waits)")
     return found
 

@@ -45,9 +45,18 @@ MODELS = {
         *HALF_MILLION,
     ],
 }
+# cuDNN's forward and our own backward pass, which is by wgmma on Hopper only.
+MIXED = "--attention mixed"
+for name in ["gpt2-124M", "gpt2-1558M, 8 GPUs", "gpt2-1558M in FP8, delayed, 8 GPUs", "nanochat d24, 8 GPUs"]:
+    MODELS[f"{name}, {MIXED}"] = [*MODELS[name], *MIXED.split()]
 GPUS = ["H200", "4090"]
 # The models whose launches doc/performance.md compares with their limits, and the least share of a step.
-LIMITED = ["gpt2-124M", "gpt2-1558M, 8 GPUs", "gpt2-1558M in FP8, delayed, 8 GPUs"]
+LIMITED = [
+    "gpt2-124M",
+    f"gpt2-124M, {MIXED}",
+    f"gpt2-1558M, 8 GPUs, {MIXED}",
+    f"gpt2-1558M in FP8, delayed, 8 GPUs, {MIXED}",
+]
 LEAST_LOSS = 0.004
 
 # The first measurements of a GPU run (scripts/gpu_check.sh): name, the row's `run` and `attention`, flags, environment.
@@ -62,6 +71,14 @@ MEASURED = [
         {},
     ),
     ("GPT-2 124M, B 32, own attention", "124M", "own", [*MEASURED_FLAGS, "--attention", "own"], {}),
+    ("GPT-2 124M, B 32, --attention mixed", "124M", "mixed", [*MEASURED_FLAGS, *MIXED.split()], {}),
+    (
+        "GPT-2 124M, --batch-size auto, --attention mixed",
+        "124M, auto",
+        "mixed",
+        ["--model", "gpt2-124M", *HALF_MILLION, *MIXED.split()],
+        {},
+    ),
     ("GPT-2 124M, head in chunks of 320 rows", "124M, head 320", "auto", MEASURED_FLAGS, {"ANVIL_HEAD_ROWS": "320"}),
     ("GPT-2 124M, head in chunks of 8192 rows", "124M, head 8192", "auto", MEASURED_FLAGS, {"ANVIL_HEAD_ROWS": "8192"}),
     ("GPT-2 124M, --no-deterministic", "124M, fastest", "cudnn", [*MEASURED_FLAGS, "--no-deterministic"], {}),
@@ -154,6 +171,8 @@ def steps():
     rows = []
     for gpu in GPUS:
         for name, flags in MODELS.items():
+            if name.endswith(MIXED) and gpu != "H200":
+                continue
             facts, _ = plan(["--gpu", gpu, *flags])
             ranks = facts["ranks"]
             rows.append(

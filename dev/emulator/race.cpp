@@ -224,34 +224,34 @@ void note_access(const void* pointer, size_t bytes, bool write, Site site) {
     void __tsan_unaligned_write##n(void* p) { emulator::access(p, n, true, false, CODE); } \
     void __tsan_volatile_read##n(void* p) { emulator::access(p, n, false, false, CODE); }  \
     void __tsan_volatile_write##n(void* p) { emulator::access(p, n, true, false, CODE); }
-#define ATOMICS(bits, T)                                                                                    \
-    T __tsan_atomic##bits##_load(const volatile T* p, int order) {                                          \
-        emulator::atomic_load(const_cast<T*>(p), sizeof(T), order, CODE);                                   \
-        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                        \
-    }                                                                                                       \
-    void __tsan_atomic##bits##_store(volatile T* p, T value, int order) {                                   \
-        emulator::atomic_store(const_cast<T*>(p), sizeof(T), order, CODE);                                  \
-        __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                                                       \
-    }                                                                                                       \
-    T __tsan_atomic##bits##_fetch_add(volatile T* p, T value, int) {                                        \
-        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
-        return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);                                              \
-    }                                                                                                       \
-    T __tsan_atomic##bits##_fetch_sub(volatile T* p, T value, int) {                                        \
-        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
-        return __atomic_fetch_sub(p, value, __ATOMIC_SEQ_CST);                                              \
-    }                                                                                                       \
-    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                         \
-        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
-        return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);                                             \
-    }                                                                                                       \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) {      \
-        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
-        return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
-    }                                                                                                       \
-    int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T value, int, int) {        \
-        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
-        return __atomic_compare_exchange_n(p, expected, value, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);   \
+#define ATOMICS(bits, T)                                                                                   \
+    T __tsan_atomic##bits##_load(const volatile T* p, int order) {                                         \
+        emulator::atomic_load(const_cast<T*>(p), sizeof(T), order, CODE);                                  \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                       \
+    }                                                                                                      \
+    void __tsan_atomic##bits##_store(volatile T* p, T value, int order) {                                  \
+        emulator::atomic_store(const_cast<T*>(p), sizeof(T), order, CODE);                                 \
+        __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                                                      \
+    }                                                                                                      \
+    T __tsan_atomic##bits##_fetch_add(volatile T* p, T value, int) {                                       \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                       \
+        return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);                                             \
+    }                                                                                                      \
+    T __tsan_atomic##bits##_fetch_sub(volatile T* p, T value, int) {                                       \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                       \
+        return __atomic_fetch_sub(p, value, __ATOMIC_SEQ_CST);                                             \
+    }                                                                                                      \
+    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                        \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                       \
+        return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);                                            \
+    }                                                                                                      \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) {     \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                       \
+        return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    }                                                                                                      \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T value, int, int) {       \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                       \
+        return __atomic_compare_exchange_n(p, expected, value, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
     }
 
 extern "C" {

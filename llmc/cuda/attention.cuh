@@ -13,16 +13,17 @@ Work      bf16: cuDNN's kernels for the shapes given to plan_attention(), where 
           padded in the kernel and cost as much as 64 or 128: flash_attention_forward.cuh,
           flash_attention_backward.cuh or, on Hopper and only by name, flash_attention_hopper.cuh,
           flash_attention_hopper_backward.cuh. fp32, and heads above 128 in bf16, by multiply-adds: attention_fp32.cuh.
-          Our kernels have no atomics, and blocks share no sums: the same bits each time. Only they take documents;
-          keys before the first document of a tile of queries cost nothing, nor do queries after the last document of
-          a tile of keys
-FLOPs     per score that the mask lets through: forward 4 HS, backward 14 HS (10 HS if scores and dP were not computed
-          twice). A query sees (T + 1) / 2 keys on average, with a window at most window + 1
+          In our kernels blocks share no sums, or add to them in a fixed order: the same bits each time. Only they take
+          documents; keys before the first document of a tile of queries cost nothing, nor do queries after the last
+          document of a tile of keys
+FLOPs     per score that the mask lets through: forward 4 HS, backward 14 HS (scores and dP are computed twice), on
+          Hopper 10 HS. A query sees (T + 1) / 2 keys on average, with a window at most window + 1
 Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward at least
           e B T HS (2 (NH + 2 NKV) + 2 NH) + 4 B NH T, and dout, q, k, v once more, from L2 where they fit
 Accuracy  half a unit of T of every weight, of dS, and of what is stored (test/cpu/attention_reference.h)
 Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4 in fp32; tensors 16-byte aligned;
-          workspace: 12 bytes per row of scores in backward (attention_stats.cuh)
+          workspace: 12 bytes per row of scores in backward (attention_stats.cuh), on Hopper also sums of dq for a few
+          heads at a time
 */
 #pragma once
 #include <algorithm>

@@ -1,7 +1,7 @@
 /*
 Flash attention backward in bf16 on Hopper, in one pass: five GEMMs per tile of scores, where the kernels of
-flash_attention_backward.cuh take seven. A piece of work is 128 keys of one key head. A block walks over the queries that
-see them, head by head of the keys' group, with their dout, denominators and D:
+flash_attention_backward.cuh take seven. A piece of work is 128 keys of one key head. A block walks over the queries
+that see them, head by head of the keys' group, with their dout, denominators and D:
 
   S^T = k q^T,   dP^T = v dout^T,   dv += P^T dout,   dk += dS^T q,   dq += dS k
 
@@ -14,11 +14,11 @@ the one before. Pieces are ordered by key head, within a head from the last keys
 
 dq gets a part from every piece that its queries see. The parts are added in f32 in the order of the pieces, so the
 result has the same bits each time, on any number of blocks: a block reads the sum, adds to it and writes it back, and
-the block with the next part waits for that. Each thread waits for and releases the same elements, its own of the
-accumulator, so a sum is stored as threads hold it. A wait is for a piece that was taken earlier, and which its block
-finishes, hence no deadlock; and it is short, because the earlier piece came to the same queries a tile earlier. The last
-part is rounded and stored to dqkv. Sums live in a few slots, which heads take in turns and which stay in the L2 cache;
-a head waits until the previous one in its slot is finished.
+the block with the next part waits for that. Each thread waits for and publishes the same elements, its own of the
+accumulator, so sums are stored as threads hold them. A wait is for a piece that was taken earlier, and which its block
+finishes, hence no deadlock; and it is short, because the earlier piece came to the same queries a tile earlier. The
+last part is rounded and stored to dqkv. Sums live in a few slots, which heads take in turns and which stay in the L2
+cache; a head waits until the previous one in its slot is finished.
 */
 #pragma once
 #include <algorithm>
@@ -56,9 +56,7 @@ struct HopperSums {
     DEVICE int* next_piece() const { return counters; }
     // Counters and sums of a tile of queries are at `place`, those of a head's first tile at first_place().
     DEVICE int first_place(int head) const { return head % slots * group * tiles; }
-    DEVICE int* counter(int place, int thread) const {
-        return counters + kHeader + int64_t(place) * kThreads + thread;
-    }
+    DEVICE int* counter(int place, int thread) const { return counters + kHeader + int64_t(place) * kThreads + thread; }
     // The thread's 4 sums number `i`.
     DEVICE float* sum(int place, int i, int thread) const {
         return sums + ((int64_t(place) * (kOfThread / 4) + i) * kThreads + thread) * 4;
@@ -99,7 +97,7 @@ struct HopperBackwardShared {
     }
 };
 
-// A piece of work: the keys [s0, s0 + 128) of key head `kv` of sequence b; `head` counts the key heads of all sequences.
+// A piece of work: the keys [s0, s0 + 128) of key head `kv` of sequence b. `head` counts those of all sequences.
 struct HopperPiece {
     int head, b, kv, s0;
 
@@ -127,17 +125,12 @@ struct HopperGradients {
     uint32_t weights[kQueries / 16][4], ds[kQueries / 16][4];
 
     DEVICE HopperGradients(Shared& shared, const FlashShape& s, const HopperSums& sums)
-        : shared(shared),
-          s(s),
-          sums(sums),
-          row((warpgroup_id() - 1) * 64),
-          thread(int(threadIdx.x) - kWarpgroup) {}
+        : shared(shared), s(s), sums(sums), row((warpgroup_id() - 1) * 64), thread(int(threadIdx.x) - kWarpgroup) {}
 
     // Statistic `which` of a stage's queries `column`, which is even, and column + 1.
     enum Which { kLog2, kD, kWindowLeft };
     DEVICE float2 stats_of(Which which, int stage, int column) const {
-        return *reinterpret_cast<const float2*>(
-            &shared.stats[stage][column / kFlashTile][which][column % kFlashTile]);
+        return *reinterpret_cast<const float2*>(&shared.stats[stage][column / kFlashTile][which][column % kFlashTile]);
     }
     struct WindowLeft {
         int of_first, of_next;
@@ -224,8 +217,8 @@ struct HopperGradients {
         }
     }
 
-    // Adds what the queries [t, t + kQueries) of head h contribute to dk and dv, and the piece's part of their dq, whose
-    // sums are at place `at`.
+    // Adds what the queries [t, t + kQueries) of head h contribute to dk and dv, and the piece's part of their dq. The
+    // sums of dq are at place `at`.
     DEVICE void add(bf16* dqkv, const HopperPiece& piece, const typename Shared::Own& keys,
                     const typename Shared::Own& values, int h, int t, int at) {
         const int place = tiles % Shared::kStages;
@@ -331,7 +324,8 @@ struct HopperBackwardInputs {
 // those that were loaded.
 template <int HS>
 DEVICE void load_piece(HopperBackwardShared<HS>& shared, HopperStage& own, const HopperBackwardInputs& inputs,
-                       const FlashShape& s, const HopperPiece& piece, int tiles, int i, int first, int last, int& loads) {
+                       const FlashShape& s, const HopperPiece& piece, int tiles, int i, int first, int last,
+                       int& loads) {
     using Shared = HopperBackwardShared<HS>;
     using Own = typename Shared::Own;
     using Other = typename Shared::Other;
@@ -370,7 +364,8 @@ DEVICE void load_pieces(HopperBackwardShared<HS>& shared, const HopperBackwardIn
             HopperStage& own = Shared::wait_for_place(shared.own_stages, i);
             publish(&shared.pieces[i % Shared::kStages], ends ? -1 : number);
             publish(&shared.last_tiles[i % Shared::kStages], last);
-            ends ? mbarrier_arrive(&own.full) : load_piece<HS>(shared, own, inputs, s, piece, sums.tiles, i, first, last, loads);
+            ends ? mbarrier_arrive(&own.full)
+                 : load_piece<HS>(shared, own, inputs, s, piece, sums.tiles, i, first, last, loads);
         }
         __syncwarp();
     }

@@ -205,9 +205,9 @@ WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase&
 //   HS 64         272   363   422   453   472   474
 //   HS 128        316   424   501   542   559   561
 //
-// Two numbers per head size give all of these within 3 %: the rate of tiles, and the time in which a block with 128 keys
-// begins and ends; in addition, the memory traffic of the kernels before and after it (14 bytes per token and channel,
-// 185 us in all), and 32 or 16 whole waves of blocks.
+// Two numbers per head size give all of these within 3 %: the rate of tiles, and the time in which a block with 128
+// keys begins and ends. In addition there is the memory traffic of the kernels before and after it (14 bytes per token
+// and channel, 185 us in all), and there are 32 or 16 whole waves of blocks.
 // Assumed: Anvil's tiles reach 0.85 of that rate, as in the forward pass, and a piece of work takes as long as such a
 // block, although it is loaded while the one before is computed. There is no kernel after it, and the one before is a
 // launch of its own. An SM takes the next piece as it becomes free: at the end half of a longest one is waited for.

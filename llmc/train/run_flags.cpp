@@ -276,10 +276,11 @@ std::vector<Field> RunFlags::fields() {
             Field{"machine", "recompute", &recompute,
                   "activation checkpointing: recompute norms and GELU, or whole blocks, in the backward pass"}
                 .one_of({"none", "norms", "block"}),
-            Field{"machine", "attention", &attention,
-                  "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
-                  "Anvil's; cudnn: cuDNN's, or an error; own: Anvil's, on Hopper with kernels written for it; mixed: "
-                  "cuDNN's forward and Anvil's backward pass, which needs less memory than a deterministic one of cuDNN"}
+            Field{
+                "machine", "attention", &attention,
+                "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
+                "Anvil's; cudnn: cuDNN's, or an error; own: Anvil's, on Hopper with kernels written for it; mixed: "
+                "cuDNN's forward and Anvil's backward pass, which needs less memory than a deterministic one of cuDNN"}
                 .one_of({"auto", "own", "cudnn", "mixed"}),
             {"machine", "deterministic", &deterministic,
              "bit-reproducible backward pass in cuDNN's attention; false: its fastest (everything else is always "

@@ -60,8 +60,8 @@ inline int published(const int* counter) { return __atomic_load_n(counter, __ATO
 inline void wait_until(const int* counter, int at_least, EMULATOR_SITE) {
     const int value = published(counter);
     if (value < at_least)
-        emulator::fail("wait_until at %s:%d waits for a later block: its counter is %d, expected %d", EMULATOR_HERE.file,
-                       EMULATOR_HERE.line, value, at_least);
+        emulator::fail("wait_until at %s:%d waits for a later block: its counter is %d, expected %d",
+                       EMULATOR_HERE.file, EMULATOR_HERE.line, value, at_least);
 }
 
 inline uint32_t bf16x2(float low, float high) { return to_bf16(low).bits | uint32_t(to_bf16(high).bits) << 16; }

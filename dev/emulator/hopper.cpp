@@ -471,6 +471,7 @@ void named_barrier(int number, int threads, bool waits, Site site) {
 }
 
 void tma_load(void* to, const TensorMap& map, void* barrier, std::array<int, 4> corner, Site site) {
+    check_waited("tma_load", site);
     const uint32_t offset = shared_address(to, "tma_load", site) - kBase;
     const BarrierState& told = barrier_at(barrier, "tma_load", site);
     if (!told.fenced)

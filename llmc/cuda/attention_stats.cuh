@@ -25,6 +25,7 @@ template <class T, int lanes>
 __global__ void __launch_bounds__(256)
     attention_stats_kernel(float* stats, const T* dout, const T* out, const float* lse, int64_t rows, bool with_window,
                            FlashShape s) {
+    wait_for_previous_kernels();
     const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / lanes;
     const int lane = threadIdx.x % lanes, padded_T = ceil_div(s.T, kFlashTile) * kFlashTile;
     const int h = int(row % s.NH), t = int(row / s.NH % padded_T);

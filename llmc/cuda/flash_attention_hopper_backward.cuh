@@ -221,6 +221,7 @@ DEVICE void bring_queries(HopperKeysShared<HS>& shared, const HopperKeysMaps& ma
 template <int HS>
 __global__ void __launch_bounds__(kHopperThreads, 1)
     flash_backward_keys_hopper_kernel(bf16* dqkv, const __grid_constant__ HopperKeysMaps maps, FlashShape s) {
+    wait_for_previous_kernels();
     SMEM_DYNAMIC(HopperKeysShared<HS>, shared);
     constexpr int kQueries = kHopperQueries<HS>;
     const int b = blockIdx.z, kv = blockIdx.y, s0 = int(blockIdx.x) * kHopperRows;
@@ -335,6 +336,7 @@ template <int HS>
 __global__ void __launch_bounds__(kHopperThreads, 1)
     flash_backward_queries_hopper_kernel(bf16* dqkv, const float* stats, const __grid_constant__ TensorMap qkv,
                                          const __grid_constant__ TensorMap dout, FlashShape s) {
+    wait_for_previous_kernels();
     using Pairs = HopperPairs<HS, kHopperRows>;
     SMEM_DYNAMIC(Pairs, shared);
     const int b = blockIdx.z, h = blockIdx.y;

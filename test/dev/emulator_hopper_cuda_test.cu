@@ -59,6 +59,7 @@ enum class Mistake {
     nobody_gives,
     gives_more,
     takes_less,
+    never_waits,
 };
 using enum Mistake;
 
@@ -75,6 +76,7 @@ struct Pipeline {
 // brings them by TMA, warpgroup 1 multiplies.
 template <Mistake m>
 __global__ void squares(float* out, const __grid_constant__ TensorMap map) {
+    if (m != never_waits) wait_for_previous_kernels();
     SMEM_DYNAMIC(Pipeline, shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < kStages; i++) {
@@ -177,6 +179,7 @@ __global__ void stored(float* out, const float* inp) {
 template <Mistake m>
 std::string say_squares(Floats* result = nullptr) {
     Cuda cuda;
+    cuda.dependent_launch = true;
     const Floats values = rounded<bf16>(randn(kTiles * 64 * 64, 1));
     const OnDevice<bf16> inp(cuda, values);
     OnDevice<float> out(cuda, 64 * 64);
@@ -252,6 +255,8 @@ TEST_CASE("mistakes with mbarriers are found", "[emulator_hopper]" ON_DEVICE) {
 
 TEST_CASE("mistakes with copies are found", "[emulator_hopper]" ON_DEVICE) {
     const EachOrder order;
+    CHECK(contains(say_squares<never_waits>(), "tma_load" + here));
+    CHECK(contains(say_squares<never_waits>(), ": global memory is accessed before wait_for_previous_kernels()"));
     CHECK(contains(say_squares<released_before_wait>(), "of shared memory, which a wgmma still reads"));
     CHECK(contains(say_squares<copy_misaligned>(), "byte 128 of shared memory is not a multiple of 1024"));
     CHECK(contains(say_squares<copy_beyond>(), ": 8192 bytes from "));

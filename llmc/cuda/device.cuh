@@ -160,8 +160,8 @@ DEVICE void cp_async_wait() {
 // The first statement of every kernel. Programmatic dependent launch (Cuda::dependent_launch) lets a kernel start while
 // the one before it in the stream still runs; here it waits until all kernels before it have ended and their writes are
 // visible. Then it lets the next kernel's blocks start once all blocks of this one have come here: earlier, they would
-// take the places of blocks that have yet to run. In other launches it does nothing. A kernel without it is wrong in two
-// ways: it races with the one before, and may end before that, which the next kernel then does not wait for.
+// take the places of blocks that have yet to run. In other launches it does nothing. A kernel without it would race
+// with the one before it, and might end first: then the next kernel, too, would not wait for that one.
 DEVICE void wait_for_previous_kernels() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

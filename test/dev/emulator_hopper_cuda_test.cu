@@ -255,7 +255,7 @@ TEST_CASE("mistakes with mbarriers are found", "[emulator_hopper]" ON_DEVICE) {
 
 TEST_CASE("mistakes with copies are found", "[emulator_hopper]" ON_DEVICE) {
     const EachOrder order;
-    CHECK(contains(say_squares<never_waits>(), "tma_load" + here));
+    CHECK(contains(say_squares<never_waits>(), "tma_load at test/dev/emulator_hopper_cuda_test.cu:"));
     CHECK(contains(say_squares<never_waits>(), ": global memory is accessed before wait_for_previous_kernels()"));
     CHECK(contains(say_squares<released_before_wait>(), "of shared memory, which a wgmma still reads"));
     CHECK(contains(say_squares<copy_misaligned>(), "byte 128 of shared memory is not a multiple of 1024"));

@@ -76,7 +76,7 @@ struct Pipeline {
 // brings them by TMA, warpgroup 1 multiplies.
 template <Mistake m>
 __global__ void squares(float* out, const __grid_constant__ TensorMap map) {
-    if (m != never_waits) wait_for_previous_kernels();
+    if (m != never_waits || threadIdx.x > 0) wait_for_previous_kernels();
     SMEM_DYNAMIC(Pipeline, shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < kStages; i++) {

@@ -272,7 +272,7 @@ TEST_CASE("a race is reported with both its places", "[emulator_races]" ON_DEVIC
 
 // ---- dependent launches --------------------------------------------------------------------------------------------
 // Shared memory is a block's own, whatever runs beside it.
-inline constexpr Lines kEarly = {__LINE__ + 5, __LINE__ + 6};
+inline constexpr Lines kEarly = {__LINE__ + 4, __LINE__ + 5};
 template <bool kRead, bool kWrite>
 __global__ void early(float* out, const float* inp) {
     SMEM_STATIC(float, s, [32]);

@@ -418,6 +418,7 @@ int block_vote(const char* op, Site site, Vote vote, int predicate) {
 }
 
 void fence() { current.thread->fenced = true; }
+void wait_for_previous_kernels() { current.thread->waited = true; }
 
 void check_waited(const char* op, Site site) {
     if (current.dependent && !current.thread->waited)

@@ -111,6 +111,7 @@ void block_barrier(const char* op, Site site);
 enum class Vote { any, all, count };
 int block_vote(const char* op, Site site, Vote vote, int predicate);
 void fence();
+void wait_for_previous_kernels();
 
 void* shared_static(const void* key, size_t bytes, size_t alignment);
 void* shared_dynamic();

@@ -153,7 +153,7 @@ void cp_async_wait() {
     emulator::copy_wait(n);
 }
 
-inline void wait_for_previous_kernels() { emulator::current.thread->waited = true; }
+inline void wait_for_previous_kernels() { emulator::wait_for_previous_kernels(); }
 
 template <class... P>
 void launch(Cuda& cuda, const KernelLabel& label, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,

@@ -40,10 +40,13 @@ check_scripts() {
 
 check_docs() { python3 scripts/check_docs.py --test && python3 scripts/check_docs.py; }
 
+check_waits() { python3 scripts/check_waits.py --test && python3 scripts/check_waits.py; }
+
 check_words() { python3 scripts/check_words.py --test && python3 scripts/check_words.py; }
 
 check layers python3 scripts/check_layers.py
 check mirrors python3 scripts/check_mirrors.py
+check waits check_waits
 check text python3 scripts/check_text.py
 check pages python3 dev/torture/page.py --check
 check charts python3 scripts/charts.py --check

@@ -29,6 +29,7 @@ inline constexpr int kLionThreads = 256, kLionBlocksPerSm = 4;
 template <class T, class M>
 __global__ void __launch_bounds__(kLionThreads, kLionBlocksPerSm)
     lion_kernel(TensorList<LionTensor<T, M>> list, const StepScalars* s) {
+    wait_for_previous_kernels();
     constexpr int P = kUpdatePack<T, M>;
     constexpr bool kOwnMaster = std::is_same_v<T, float>;
     if (!s->applied) return;

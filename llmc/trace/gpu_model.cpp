@@ -450,6 +450,11 @@ namespace {
 // 3.4 us in a graph (NVIDIA, "Getting Started with CUDA Graphs", 2019).
 constexpr double kGraphGap = 0.55;
 
+// What a kernel in a dependent launch spares if one of our own is right before it: parts of the gap and of its start.
+// Assumed: its blocks are in place when that one ends, but its memory must still become visible, its last blocks run
+// alone, and blocks that wait hold places.
+constexpr double kDependentGap = 0.5, kDependentStart = 0.25;
+
 // Simulates the streams. Without the wire, collectives take no time and slow nothing down.
 StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size, bool with_wire) {
     StepTime result;
@@ -460,6 +465,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
     };
     std::map<int64_t, double> events;
     bool has_graph = false;
+    bool after_kernel = false;  // the last item of stream 0 is one of our own kernels
     double second_begin = 0, middle_begin = -1, middle_end = 0;
     double last_times = 1;  // how often the previous item occurs
     for (size_t i = 0; i < trace.items.size(); i++) {
@@ -467,6 +473,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         const bool counts = i >= trace.second_item;
         if (i == trace.second_item) second_begin = clock(0);
         double& now = clock(item.stream);
+        if (item.stream == 0 && item.kind != TraceItem::Kind::work) after_kernel = false;
         if (item.kind == TraceItem::Kind::record) {
             events[item.index] = now;
             continue;
@@ -480,7 +487,14 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         const TracedWork& work = trace.work[size_t(item.index)];
         WorkTime time = time_of(work, gpu, assumed, world_size);
         if (item.stream != 0 && !with_wire) time.seconds = 0;
-        const double gap = item.stream == 0 ? assumed.gap_s * (work.in_graph ? kGraphGap : 1) : 0;
+        double gap = item.stream == 0 ? assumed.gap_s * (work.in_graph ? kGraphGap : 1) : 0;
+        if (item.stream == 0) {
+            if (work.dependent && after_kernel) {
+                gap *= 1 - kDependentGap;
+                time.seconds -= kDependentStart * kStart;
+            }
+            after_kernel = work.kind == TracedWork::Kind::kernel;
+        }
         // The part that runs beside a collective is slower.
         if (item.stream == 0 && clocks.size() > 1) {
             const double beside = std::clamp(clocks[1] - now, 0., time.seconds);

@@ -42,6 +42,9 @@ struct cudaDeviceProp {
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount, l2CacheSize;
 };
+struct cudaFuncAttributes {
+    int ptxVersion;
+};
 namespace emulator {
 struct Stream;
 struct Event;
@@ -91,3 +94,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t*, cudaGraph_t, unsigne
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
+template <class F>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, F*) {
+    return *attributes = {90}, cudaSuccess;
+}

@@ -32,6 +32,9 @@ struct cudaDeviceProp {
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount, l2CacheSize;
 };
+struct cudaFuncAttributes {
+    int ptxVersion;
+};
 // Of the GPU that is described; `next_address` is where its next buffer lies.
 struct DescribedDevice {
     cudaDeviceProp properties{};
@@ -62,6 +65,11 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     return *properties = described_device().properties, cudaSuccess;
+}
+template <class F>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, F*) {
+    const cudaDeviceProp& gpu = described_device().properties;
+    return *attributes = {10 * gpu.major + gpu.minor}, cudaSuccess;
 }
 
 // ---- memory ----------------------------------------------------------------------------------------------------

@@ -80,12 +80,6 @@ struct HopperBackwardShared {
     HopperStage own_stages[kStages], stages[kStages];
     int pieces[kStages], last_tiles[kStages];  // of the stage's own side; pieces: -1 if there are no more
 
-    // Called by one thread.
-    DEVICE void init_barriers() {
-#pragma unroll
-        for (int i = 0; i < kStages; i++) own_stages[i].init(), stages[i].init();
-        mbarrier_fence_init();
-    }
     // Both waits are by parity: use i, from 0 on, is the (i / 2)-th of stage i % 2.
     DEVICE static HopperStage& wait_for_place(HopperStage (&all)[kStages], int i) {
         mbarrier_wait(&all[i % kStages].empty, i / kStages % 2 ^ 1);
@@ -96,6 +90,14 @@ struct HopperBackwardShared {
         return all[i % kStages];
     }
 };
+
+// Called by one thread.
+template <int HS>
+DEVICE void init_barriers(HopperBackwardShared<HS>& shared) {
+#pragma unroll
+    for (int i = 0; i < shared.kStages; i++) shared.own_stages[i].init(), shared.stages[i].init();
+    mbarrier_fence_init();
+}
 
 // A piece of work: the keys [s0, s0 + 128) of key head `kv` of sequence b. `head` counts those of all sequences.
 struct HopperPiece {
@@ -378,7 +380,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
                                  HopperSums sums, int most_pieces) {
     wait_for_previous_kernels();
     SMEM_DYNAMIC(HopperBackwardShared<HS>, shared);
-    if (threadIdx.x == 0) shared->init_barriers();
+    if (threadIdx.x == 0) init_barriers(*shared);
     __syncthreads();
     if (warpgroup_id() == 0) {
         give_registers<24>();

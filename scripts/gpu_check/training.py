@@ -175,13 +175,13 @@ def both_attentions(part, steps=30, micro_batches=8):
 def largest_batch(part):
     """--batch-size auto: steps of 2^19 tokens in the largest micro-batches that fit, as `plan` predicts for this card."""
     for attention in [name for name in ("cudnn", "mixed") if name in attentions(part)] or ["auto"]:
-        with part.isolated(f"train 124M, --batch-size auto, {attention}"):
+        with part.isolated(f"train 124M auto, {attention}"):
             trained = train(part, f"train-124M-auto-{attention}", {
                 **GPT2, "batch-size": "auto", "total-batch-size": 2**19, "steps": 12, "warmup-steps": 10,
                 "attention": attention, **tuned()}, limit=60)  # fmt: skip
             starts = records(trained.folder, "start")
             batch = starts[0]["config"]["batch-size"] if starts else "auto"
-            judge(part, f"train 124M, --batch-size auto, {attention}", "124M, auto",
+            judge(part, f"train 124M auto, {attention}", "124M, auto",
                   f"GPT-2 124M, T 1024, B {batch} by auto, 2^19 tokens, bf16", trained, attention=attention,
                   falls_by=0.3)  # fmt: skip
             shutil.rmtree(trained.folder, ignore_errors=True)

@@ -70,7 +70,7 @@ struct FakeMachine {
         // first steps.
         script("train_gpt", R"(
             case $1 in
-            --help-all) echo '  --attention auto|own|cudnn   which'; echo "${PROFILE-  --profile FILE   where}"
+            --help-all) echo '  --attention auto|own|cudnn|mixed   which'; echo "${PROFILE-  --profile FILE   where}"
                 echo '  --[no-]deterministic   or'; exit ;;
             doctor) exit ${DOCTOR:-0} ;;
             plan) echo "$*" >>planned
@@ -186,13 +186,15 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
                               "peak",
                               "train 124M, own",
                               "train 124M, cudnn",
+                              "train 124M, mixed",
                               "own and cuDNN's losses",
                               "five losses as on a CPU, fp32",
                               "five losses as on a CPU, bf16",
                               "the same bits twice, own",
                               "the same bits twice, cudnn",
                               "quickstart",
-                              "train 124M, --batch-size auto",
+                              "train 124M auto, cudnn",
+                              "train 124M auto, mixed",
                               "head in chunks of 320",
                               "head in chunks of 8192",
                               "bench matmul, untuned",

@@ -293,7 +293,7 @@ TEST_CASE("plan: a slow network shows", "[plan]") {
     CHECK(planned(config, 1).times[1].step_s < 1.34 * before);
 }
 
-TEST_CASE("plan: the three kinds of attention, and documents", "[plan]") {
+TEST_CASE("plan: the kinds of attention, and documents", "[plan]") {
     RunFlags config = config_of("gpt2-124M", 32, 0);
     const auto names = [&] {
         const RunPlan plan = planned(config, 1);
@@ -306,8 +306,14 @@ TEST_CASE("plan: the three kinds of attention, and documents", "[plan]") {
     config.deterministic = false;
     CHECK(planned(config, 1).times[1].step_s < cudnn_s);
     config.deterministic = true, config.attention = "own";
-    CHECK(names().count("attention_backward: keys") == 1);
-    CHECK(planned(config, 1).times[1].step_s > cudnn_s);
+    CHECK(names().count("attention_backward") == 1);
+    CHECK(names().count("cudnn_attention_forward") == 0);
+    const double own_s = planned(config, 1).times[1].step_s;
+    config.attention = "mixed";
+    CHECK(names().count("attention_backward") == 1);
+    CHECK(names().count("cudnn_attention_forward") == 1);
+    const double mixed_s = planned(config, 1).times[1].step_s;
+    CHECK((mixed_s < own_s && own_s < cudnn_s));
     config.attention = "auto", config.document_token = 50256;
     CHECK(names().count("attention_backward: keys") == 1);
     CHECK(names().count("document_starts") == 1);

@@ -217,7 +217,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
     CHECK(count(machine.read("trained"), "\n320 ") == 1);
     CHECK(count(machine.read("trained"), "\n8192 ") == 1);
     CHECK(count(machine.read("trained"), "--deterministic=false") == 1);
-    CHECK(count(machine.read("trained"), "--batch-size=auto --total-batch-size=524288") == 1);
+    CHECK(count(machine.read("trained"), "--batch-size=auto --total-batch-size=524288") == 2);
     CHECK(contains(machine.read("quick"), "1 /"));
     // 500000 tokens per second at 800 MFLOP each are half of 8e14.
     CHECK(contains(finished.out, "500000 tok/s, MFU 50.0 %"));

@@ -55,7 +55,7 @@ void check_alike(const Case& one) {
     const std::vector<int32_t> tokens(size_t(step.B * step.T));
     Zeros data{{tokens, tokens}};
 
-    Cuda cuda;
+    Cuda cuda(0, {"", AttentionKernels::own});
     NoComm<Cuda> comm(cuda);
     plan_attention<bf16>(cuda, {}, true);
     Gpt<Cuda, bf16> model(cuda, list, step.B, step.T, passes, comm);

@@ -140,6 +140,8 @@ def gpu_chart(theme):
         for row in rows:
             low, mid, high = row["tokens_per_s_of_a_gpu"]
             name = row["model"].replace("gpt2-1558M in FP8, delayed", "delayed scaling").replace("llama-135M in FP8, delayed", "FP8, delayed scaling").replace(" in FP8", ", FP8").replace(", 8 GPUs", " (8)")
+            if name.endswith(", --attention mixed"):
+                name = "mixed attention" + " (8)" * ("(8)" in name)
             groups.append((name, [(4, low, mid, high, f"{thousands(mid)} tok/s, MFU {100 * row['mfu'][1]:.0f} %")]))
         title = "A training step on H200: predicted, not measured"
         subtitle = "Tokens per second of each GPU, (8): of eight; low to high, by `train_gpt plan`. No GPU has run it yet."

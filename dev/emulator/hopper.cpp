@@ -506,7 +506,10 @@ static void bring(const Copy& copy) {
     }
     std::memset(state.shared.data + to, 0xFF, bytes);
     std::memset(state.async.data() + to, 0xFF, bytes);
-    if (!state.dirty.empty()) std::fill_n(state.dirty.begin() + to / kCell, bytes / kCell, uint16_t(0));
+    for (size_t cell = to / kCell; !state.dirty.empty() && cell < (to + bytes) / kCell; cell++)
+        if (state.dirty[cell])
+            fail("%s at %s:%d to byte %zu of shared memory, which was stored to without fence_async() after it", op,
+                 site.file, site.line, cell * kCell);
 #ifdef ANVIL_MSAN
     __msan_poison(state.shared.data + to, bytes);
 #endif
@@ -546,6 +549,8 @@ void note_generic_store(uintptr_t address, size_t bytes) {
     const size_t offset = address - reinterpret_cast<uintptr_t>(shared.data);
     if (offset >= shared.bytes) return;
     begin_shared();
+    if (state.landing[offset / kChunk])
+        fail("a store to byte %zu of shared memory, which a tma_load is still bringing", offset);
     for (size_t cell = offset / kCell; cell <= (offset + bytes - 1) / kCell && cell < state.dirty.size(); cell++)
         state.dirty[cell] = uint16_t(current.thread->number + 1);
 }

@@ -6,6 +6,7 @@ no thread can go on without it (Schedule::random: at any time until then). What 
   shared memory that a copy in flight writes, read by wgmma or by another copy's write           error
   the same, read by ordinary loads                                                               NaN
   a copy to memory that a wgmma in flight reads                                                  error
+  a copy to memory that was stored to without fence_async(), or is stored to meanwhile           error: race checker
   memory that ordinary stores wrote, read by wgmma without fence_async()                         error: see below
   d read before the wait                                                                         NaN
   d, or a in registers, written before the wait                                                  error

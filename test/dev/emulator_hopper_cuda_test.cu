@@ -43,6 +43,9 @@ enum class Mistake {
     bytes_abandoned,
     bytes_read_before_landing,
     bytes_not_waited_for,
+    bytes_over_stores,
+    bytes_over_fenced_stores,
+    bytes_stored_meanwhile,
     // products
     no_fence,
     d_read_early,
@@ -238,6 +241,8 @@ __global__ void brought(float* out, const float* inp, const __grid_constant__ Te
     if (threadIdx.x == 0) {
         mbarrier_arrive_expect(full, kBytes + (m == bytes_over_a_box ? 1024 : 0));
         if (m == bytes_over_a_box) tma_load(shared, map, full, 0, 0, 0, 0);
+        if (m == bytes_over_stores || m == bytes_over_fenced_stores) shared[17] = 1;
+        if (m == bytes_over_fenced_stores) fence_async();
         void* const to = m == bytes_to_static ? static_cast<void*>(not_dynamic)
                          : m == bytes_beyond  ? shared + 4096 - 16
                                               : shared + (m == bytes_to_misaligned ? 8 : 0);
@@ -247,6 +252,7 @@ __global__ void brought(float* out, const float* inp, const __grid_constant__ Te
                                     : 48,
                   m == bytes_unmade ? full + 1 : full);
         bulk_load(shared + 48, inp + 12, kBytes - 48, full);
+        if (m == bytes_stored_meanwhile) shared[17] = 1;
         if (m == bytes_abandoned) bulk_load(shared + kBytes + 16, inp, 16, full);
     }
     if (threadIdx.x < kWarpgroup) {
@@ -405,6 +411,12 @@ TEST_CASE("mistakes with copies of bytes are found", "[emulator_hopper]" ON_DEVI
     CHECK(found(say_brought<bytes_while_read>(), "to byte 32 of shared memory, which a wgmma still reads"));
     CHECK(found(say_brought<bytes_unfenced>(), ": its mbarrier was made without mbarrier_fence_init() after it"));
     CHECK(found(say_brought<bytes_unmade>(), ": there is no mbarrier at 0x"));
+    CHECK(say_brought<bytes_over_fenced_stores>() == "");
+#ifdef ANVIL_RACE
+    CHECK(found(say_brought<bytes_over_stores>(), "to byte 16 of shared memory, which was stored to without fence"));
+    CHECK(contains(say_brought<bytes_stored_meanwhile>(),
+                   ": a store to byte 17 of shared memory, which a tma_load is still bringing"));
+#endif
     // Never waited for, or, if they have landed, more than expected.
     CHECK(say_brought<bytes_abandoned>() != "");
     const std::string not_waited_for = say_brought<bytes_not_waited_for>();

@@ -298,7 +298,8 @@ EMULATOR_UNBOUNDED void issue(void** operands, uint32_t mask, void* argument) {
         fail("wgmma at %s:%d: warp %u has other operands than the others of its warpgroup", site.file, site.line,
              number);
     warp.issued++;
-    if (!warp.fenced) fail("wgmma at %s:%d without wgmma_fence() since the last wait", site.file, site.line);
+    if (!warp.fenced)
+        fail("wgmma at %s:%d without wgmma_fence() since the last wait or wgmma_pin()", site.file, site.line);
     const char* const fault_a = first.a_registers ? nullptr : wrong(first.a_tile, first.transposed_a, 64);
     const char* const fault_b = wrong(first.b_tile, first.transposed_b, first.N);
     if (fault_a || fault_b)
@@ -588,6 +589,7 @@ void wgmma_fence(Site site) {
     whole_warp_operation("wgmma_fence", site);
     own_warp().fenced = true;
 }
+void wgmma_pin() { own_warp().fenced = false; }
 void wgmma_commit(Site site) {
     warp_operation(
         "wgmma_commit", site, 0xFFFFFFFF, nullptr, [](void**, uint32_t, void*) { own_warp().groups++; }, nullptr);

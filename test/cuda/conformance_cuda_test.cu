@@ -543,8 +543,8 @@ TEST_CASE("atomics lose nothing", "[conformance]" ON_DEVICE) {
 // -----------------------------------------------------------------------------------------------
 constexpr int kChains = 64;  // threads of a block
 // Blocks take tickets, up to `most` each. The holder of a ticket computes the next four sums of every chain from those
-// that the ticket before it has left. Each thread waits for and hands on its own chain; or, by_one, thread 0 does so for
-// its block, and each chain moves to another thread with every ticket.
+// that the ticket before it has left. Each thread waits for and hands on its own chain; or, by_one, thread 0 does so
+// for its block, and each chain moves to another thread with every ticket.
 template <bool by_one>
 __global__ void pass_sums(uint32_t* sums, int* counters, int* next_ticket, const uint32_t* inp, int most) {
     SMEM_STATIC(int, ticket, [1]);

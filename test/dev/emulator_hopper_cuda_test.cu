@@ -48,6 +48,7 @@ enum class Mistake {
     bytes_stored_meanwhile,
     // products
     no_fence,
+    pinned_after_fence,
     d_read_early,
     d_written_early,
     a_written_early,
@@ -138,6 +139,7 @@ __global__ void squares(float* out, const __grid_constant__ TensorMap map) {
         if (m != read_before_landing) mbarrier_wait(&shared->full[s], m == reader_keeps_parity ? 0 : round % 2);
         if (m == seen_twice) mbarrier_wait(&shared->full[s], round % 2);
         if (m != no_fence) wgmma_fence();
+        if (m == pinned_after_fence) wgmma_pin(d);
         for (int k = 0; k < 4; k++) {
             uint64_t a = wgmma_tile(shared->stages[s].tile) + uint64_t(k) * 2, b = a;
             if (m == other_swizzle) b ^= uint64_t(3) << 62;  // 64 bytes
@@ -432,6 +434,7 @@ TEST_CASE("mistakes with copies of bytes are found", "[emulator_hopper]" ON_DEVI
 TEST_CASE("mistakes with products are found", "[emulator_hopper]" ON_DEVICE) {
     const EachOrder order;
     CHECK(contains(say_squares<no_fence>(), "without wgmma_fence() since the last wait"));
+    CHECK(contains(say_squares<pinned_after_fence>(), "without wgmma_fence() since the last wait or wgmma_pin()"));
     Floats got;
     CHECK(say_squares<d_read_early>(&got) == "");
     CHECK(std::all_of(got.begin() + 128, got.begin() + 256, [](float x) { return std::isnan(x); }));

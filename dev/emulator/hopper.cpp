@@ -298,7 +298,8 @@ EMULATOR_UNBOUNDED void issue(void** operands, uint32_t mask, void* argument) {
         fail("wgmma at %s:%d: warp %u has other operands than the others of its warpgroup", site.file, site.line,
              number);
     warp.issued++;
-    if (!warp.fenced) fail("wgmma at %s:%d without wgmma_fence() since the last wait", site.file, site.line);
+    if (!warp.fenced)
+        fail("wgmma at %s:%d without wgmma_fence() since the last wait or wgmma_pin()", site.file, site.line);
     const char* const fault_a = first.a_registers ? nullptr : wrong(first.a_tile, first.transposed_a, 64);
     const char* const fault_b = wrong(first.b_tile, first.transposed_b, first.N);
     if (fault_a || fault_b)
@@ -507,7 +508,10 @@ static void bring(const Copy& copy) {
     }
     std::memset(state.shared.data + to, 0xFF, bytes);
     std::memset(state.async.data() + to, 0xFF, bytes);
-    if (!state.dirty.empty()) std::fill_n(state.dirty.begin() + to / kCell, bytes / kCell, uint16_t(0));
+    for (size_t cell = to / kCell; !state.dirty.empty() && cell < (to + bytes) / kCell; cell++)
+        if (state.dirty[cell])
+            fail("%s at %s:%d to byte %zu of shared memory, which was stored to without fence_async() after it", op,
+                 site.file, site.line, cell * kCell);
 #ifdef ANVIL_MSAN
     __msan_poison(state.shared.data + to, bytes);
 #endif
@@ -547,6 +551,8 @@ void note_generic_store(uintptr_t address, size_t bytes) {
     const size_t offset = address - reinterpret_cast<uintptr_t>(shared.data);
     if (offset >= shared.bytes) return;
     begin_shared();
+    if (state.landing[offset / kChunk])
+        fail("a store to byte %zu of shared memory, which a tma_load is still bringing", offset);
     for (size_t cell = offset / kCell; cell <= (offset + bytes - 1) / kCell && cell < state.dirty.size(); cell++)
         state.dirty[cell] = uint16_t(current.thread->number + 1);
 }
@@ -584,6 +590,7 @@ void wgmma_fence(Site site) {
     whole_warp_operation("wgmma_fence", site);
     own_warp().fenced = true;
 }
+void wgmma_pin() { own_warp().fenced = false; }
 void wgmma_commit(Site site) {
     warp_operation(
         "wgmma_commit", site, 0xFFFFFFFF, nullptr, [](void**, uint32_t, void*) { own_warp().groups++; }, nullptr);

@@ -6,10 +6,11 @@ no thread can go on without it (Schedule::random: at any time until then). What 
   shared memory that a copy in flight writes, read by wgmma or by another copy's write           error
   the same, read by ordinary loads                                                               NaN
   a copy to memory that a wgmma in flight reads                                                  error
+  a copy to memory that was stored to without fence_async(), or is stored to meanwhile           error: race checker
   memory that ordinary stores wrote, read by wgmma without fence_async()                         error: see below
   d read before the wait                                                                         NaN
   d, or a in registers, written before the wait                                                  error
-  a wgmma without wgmma_fence() since the last wait, or one that is never waited for             error
+  a wgmma without wgmma_fence() since the last wait or wgmma_pin(); one that is never waited for error
   warps of a warpgroup that issue different products; an invalid matrix descriptor               error
   an mbarrier that gets more arrivals or bytes than expected, or whose phase is incomplete at the end of the block; a
   thread that waits twice for the same phase; an mbarrier that is not initialized, or not fenced for TMA     error
@@ -58,6 +59,7 @@ struct Wgmma {
 };
 void wgmma(const Wgmma& own, Site site);
 void wgmma_fence(Site site);
+void wgmma_pin();
 void wgmma_commit(Site site);
 void wgmma_wait(int groups_left, Site site);
 

@@ -25,9 +25,9 @@ namespace {
 
 enum Readers : uint8_t { one_thread, one_warp, several_warps };
 
-// A recorded access: its thread, its time (barriers and syncwarps so far), and its place in the code.
+// A recorded access: its thread, its time (barriers, syncwarps and releases so far), and its place in the code.
 struct Stamp {
-    uint32_t block = 0, code = 0, barriers = 0, syncwarps = 0;
+    uint32_t block = 0, code = 0, barriers = 0, syncwarps = 0, releases = 0;
     uint16_t thread = 0;
     bool atomic = false;
     Readers readers = one_thread;
@@ -54,7 +54,7 @@ Cell& cell_at(uintptr_t address) {
 // An atomic after a fence releases the thread's earlier accesses and, with those of its block, all before the last
 // barrier. Acquired: which thread of the running block has seen the release, and when.
 struct Release {
-    uint32_t block, barriers;
+    uint32_t block, barriers, number;
     uint16_t thread;
     bool operator==(const Release&) const = default;
 };
@@ -65,6 +65,7 @@ struct Acquired {
     bool operator==(const Acquired&) const = default;
 };
 std::unordered_map<const void*, std::vector<Release>> releases;
+uint32_t num_releases = 0;                                     // of this launch
 std::unordered_map<uint32_t, std::vector<Acquired>> acquired;  // by the running block; per block that released
 
 std::vector<Site> sites;  // of accesses that note_access() reported; their code is kSite + index
@@ -99,7 +100,8 @@ bool ordered(const Stamp& before, bool atomic, bool shared) {
         const auto found = acquired.find(before.block);
         if (found == acquired.end()) return false;
         for (const Acquired& a : found->second)
-            if ((before.barriers < a.release.barriers || before.thread == a.release.thread) &&
+            if ((before.barriers < a.release.barriers ||
+                 (before.thread == a.release.thread && before.releases <= a.release.number)) &&
                 (a.barriers < now.barriers || a.thread == thread.number))
                 return true;
         return false;
@@ -151,7 +153,7 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
     Stamp stamp;
     stamp.block = race_clock.block, stamp.code = code, stamp.barriers = race_clock.barriers;
     stamp.syncwarps = race_clock.syncwarps[thread->warp], stamp.thread = uint16_t(thread->number);
-    stamp.atomic = atomic;
+    stamp.releases = num_releases, stamp.atomic = atomic;
     for (uintptr_t at = address / kCellBytes * kCellBytes; at < address + bytes; at += kCellBytes) {
         Cell& cell = cell_at(at);
         if (!ordered(cell.write, atomic, shared))
@@ -172,7 +174,8 @@ void acquire(const void* pointer) {
     }
 }
 void release(const void* pointer) {
-    releases[pointer].push_back({race_clock.block, race_clock.barriers, uint16_t(current.thread->number)});
+    releases[pointer].push_back(
+        {race_clock.block, race_clock.barriers, num_releases++, uint16_t(current.thread->number)});
 }
 
 // Called before every atomic that changes a value. CUDA's own are relaxed until the thread has called __threadfence().
@@ -204,6 +207,7 @@ void race_begin_launch(uint32_t num_blocks) {
     race_clock.block = next_block - 1;
     next_block += num_blocks;
     releases.clear();
+    num_releases = 0;
     findings.clear();
 }
 

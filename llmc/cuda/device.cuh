@@ -100,8 +100,9 @@ DEVICE int published(const int* counter) {
     asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
     return value;
 }
-DEVICE void wait_until(const int* counter, int at_least) {
-    while (published(counter) < at_least) {
+// Until the counter is `value`, which must be its value until this thread, or one that waits for it, goes on.
+DEVICE void wait_until(const int* counter, int value) {
+    while (published(counter) != value) {
     }
 }
 

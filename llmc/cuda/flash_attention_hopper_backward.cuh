@@ -43,7 +43,8 @@ struct HopperSums {
     int64_t num_counters() const { return kHeader + int64_t(slots) * group * tiles * kThreads; }
     int64_t num_sums() const { return int64_t(slots) * group * tiles * kThreads * kOfThread; }
 
-    // A slot for each head that may be under way, with room for blocks that are ahead of others.
+    // A head is under way as long as its longest piece, nearly twice as long as an average one. So of nearly twice as many
+    // heads as have pieces at a time, sums are not finished.
     HopperSums(const AttentionShape& s, int queries, int blocks)
         : counters(nullptr),
           sums(nullptr),
@@ -234,7 +235,7 @@ struct HopperGradients {
         wgmma_commit();
 
         release_sums();
-        const int part = (min(t + kQueries, s.T) - 1 - piece.s0) / kHopperRows, free = sums.free_for(piece.head);
+        const int part = (t - piece.s0) / kHopperRows, free = sums.free_for(piece.head);
         const bool is_last = max(0, t - window_left(place, 0).of_first) / kHopperRows * kHopperRows == piece.s0;
         wait_until(sums.counter(at, thread), free + part);
 
@@ -255,10 +256,11 @@ struct HopperGradients {
         wgmma_pin(dk);
         wgmma_fence();
         multiply<HS, kQueries>(dv, weights, dout);
+        wgmma_commit();
+        hand_over(all_ds);  // before dS is an operand in flight, whose registers may not even be read
+        fence_async();
         multiply<HS, kQueries>(dk, ds, queries);
         wgmma_commit();
-        hand_over(all_ds);
-        fence_async();
 #pragma unroll
         for (int i = 0; i < HopperSums::kOfThread / 4; i++) {
             const Pack<float> sum = part > 0 ? load16_uncached(sums.sum(at, i, thread)) : Pack<float>{};

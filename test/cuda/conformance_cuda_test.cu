@@ -44,15 +44,18 @@ std::vector<Out> map(void (*kernel)(Out*, const In*), const std::vector<In>& inp
 bool is_nan(bf16 x) { return (x.bits & 0x7FFF) > 0x7F80; }
 
 // ---- sixteen bytes ------------------------------------------------------------------------------------------------
-template <class T, bool kStreaming>
+enum class Way { plain, streaming, uncached };
+template <class T, Way way>
 __global__ void reverse_packs(uint32_t* out, const uint32_t* inp) {
     const unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
     const T* from = reinterpret_cast<const T*>(inp + i);
-    const Pack<T> x = kStreaming ? load16_streaming(from) : load16(from);
+    const Pack<T> x = way == Way::streaming  ? load16_streaming(from)
+                      : way == Way::uncached ? load16_uncached(from)
+                                             : load16(from);
     Pack<T> y;
     for (int k = 0; k < x.size; k++) y[k] = x[x.size - 1 - k];
     T* to = reinterpret_cast<T*>(out + i);
-    kStreaming ? store16_streaming(to, y) : store16(to, y);
+    way == Way::streaming ? store16_streaming(to, y) : store16(to, y);
 }
 
 TEST_CASE("load16 and store16 move bits", "[conformance]" ON_DEVICE) {
@@ -62,10 +65,12 @@ TEST_CASE("load16 and store16 move bits", "[conformance]" ON_DEVICE) {
         floats[i] = inp[i / 4 * 4 + 3 - i % 4];
         halves[i] = std::rotl(floats[i], 16);
     }
-    check_words("float", map(reverse_packs<float, false>, inp, inp.size(), 3, 64), floats);
-    check_words("float, streaming", map(reverse_packs<float, true>, inp, inp.size(), 3, 64), floats);
-    check_words("bf16", map(reverse_packs<bf16, false>, inp, inp.size(), 3, 64), halves);
-    check_words("bf16, streaming", map(reverse_packs<bf16, true>, inp, inp.size(), 3, 64), halves);
+    check_words("float", map(reverse_packs<float, Way::plain>, inp, inp.size(), 3, 64), floats);
+    check_words("float, streaming", map(reverse_packs<float, Way::streaming>, inp, inp.size(), 3, 64), floats);
+    check_words("float, uncached", map(reverse_packs<float, Way::uncached>, inp, inp.size(), 3, 64), floats);
+    check_words("bf16", map(reverse_packs<bf16, Way::plain>, inp, inp.size(), 3, 64), halves);
+    check_words("bf16, streaming", map(reverse_packs<bf16, Way::streaming>, inp, inp.size(), 3, 64), halves);
+    check_words("bf16, uncached", map(reverse_packs<bf16, Way::uncached>, inp, inp.size(), 3, 64), halves);
 }
 
 // ---- bf16 ---------------------------------------------------------------------------------------------------------
@@ -532,6 +537,69 @@ TEST_CASE("atomics lose nothing", "[conformance]" ON_DEVICE) {
     want[3] = bit_cast<uint32_t>(240.f);
     want[14] = uint32_t(sum), want[15] = uint32_t(sum >> 32);
     check_words("counters", out.values(), want);
+}
+
+// ---- from block to block
+// -----------------------------------------------------------------------------------------------
+constexpr int kChains = 64;  // threads of a block
+// Blocks take tickets, up to `most` each. The holder of a ticket computes the next four sums of every chain from those
+// that the ticket before it has left. Each thread waits for and hands on its own chain; or, by_one, thread 0 does so
+// for its block, and each chain moves to another thread with every ticket.
+template <bool by_one>
+__global__ void pass_sums(uint32_t* sums, int* counters, int* next_ticket, const uint32_t* inp, int most) {
+    SMEM_STATIC(int, ticket, [1]);
+    const int thread = int(threadIdx.x);
+    for (int i = 0; i < most; i++) {
+        __syncthreads();
+        if (thread == 0) ticket[0] = atomicAdd(next_ticket, 1);
+        __syncthreads();
+        const int now = ticket[0], chain = by_one ? (thread + now) % kChains : thread;
+        if (!by_one || thread == 0) wait_until(counters + thread, now);
+        if (by_one) __syncthreads();
+        Pack<uint32_t> x = load16_uncached(sums + chain * 4);
+        for (int k = 0; k < x.size; k++) x[k] = x[k] * 3 + inp[now] + uint32_t(chain * 4 + k);
+        store16(sums + chain * 4, x);
+        if (by_one) __syncthreads();
+        if (!by_one || thread == 0) publish(counters + thread, now + 1);
+    }
+}
+// One thread's value, in global and in shared memory, as the others see it.
+__global__ void publish_to_all(uint32_t* out, const uint32_t* inp) {
+    SMEM_STATIC(int, counter, [1]);
+    int* const in_global = reinterpret_cast<int*>(out) + 2 * kChains;
+    for (int i = 0; i < 5; i++) {
+        const int value = int(inp[i]);
+        if (threadIdx.x == 7) publish(counter, value), publish(in_global, value);
+        __syncthreads();
+        wait_until(counter, value);
+        wait_until(in_global, value);
+        out[2 * threadIdx.x] = uint32_t(published(counter));
+        out[2 * threadIdx.x + 1] = uint32_t(published(in_global));
+        __syncthreads();
+    }
+}
+
+TEST_CASE("blocks hand sums on, in the order of their tickets", "[conformance]" ON_DEVICE) {
+    Cuda cuda;
+    for (const int blocks : {1, 40, 500}) {
+        const int most = blocks == 500 ? 2 : 5;
+        INFO(blocks << " blocks");
+        const Words inp = random_words(size_t(blocks * most), 19);
+        Words want(kChains * 4, 0);
+        for (const uint32_t added : inp)
+            for (size_t i = 0; i < want.size(); i++) want[i] = want[i] * 3 + added + uint32_t(i);
+        const OnDevice<uint32_t> d_inp(cuda, inp);
+        for (const bool by_one : {false, true}) {
+            OnDevice<uint32_t> sums(cuda, Words(want.size(), 0));
+            OnDevice<int32_t> counters(cuda, std::vector<int32_t>(kChains, 0)), next(cuda, std::vector<int32_t>(1, 0));
+            launch(cuda, "conformance", by_one ? pass_sums<true> : pass_sums<false>, unsigned(blocks), kChains, 0,
+                   sums.data, counters.data, next.data, d_inp.data, most);
+            check_words(by_one ? "by one thread of each block" : "thread by thread", sums.values(), want);
+            CHECK(counters.values()[0] == blocks * most);
+        }
+    }
+    const Words values = {1, 7, uint32_t(-1), 0x80000000, 0};
+    check_words("values", map(publish_to_all, values, 2 * kChains + 1, 1, kChains), Words(2 * kChains + 1, 0));
 }
 
 // ---- shared memory, launches

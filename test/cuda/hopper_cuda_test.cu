@@ -96,6 +96,68 @@ TEST_CASE("TMA brings a box, swizzled, with zeros around the tensor", "[hopper]"
     check_equal("box", out.get(), want);
 }
 
+// Bytes as they are, beside a box, for one phase after the other. What lies around them stays.
+constexpr int kAround = 64, kMostBytes = 8192, kPhases = 3;
+constexpr int kDumped = kRows * 128 + kAround + kMostBytes + kPhases * 16 + kAround;  // bytes, a box first
+__global__ void dump_bytes(uint32_t* out, const uint32_t* inp, const __grid_constant__ TensorMap map, int bytes) {
+    SMEM_DYNAMIC(unsigned char, shared);
+    Mbarrier* const full = reinterpret_cast<Mbarrier*>(shared + kDumped);
+    const auto words = [&](int i) { return reinterpret_cast<uint32_t*>(shared) + computed_here(i) * 4; };
+    if (threadIdx.x == 0) {
+        mbarrier_init(full, 1);
+        mbarrier_fence_init();
+    }
+    for (int phase = 0; phase < kPhases; phase++, out += kDumped / 4) {
+        for (int i = int(threadIdx.x); i < kDumped / 16; i += int(blockDim.x))
+            store16(words(i), Pack<uint32_t>{1, 2, 3, uint32_t(i)});
+        fence_async();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            mbarrier_arrive_expect(full, kRows * 128 + bytes);
+            tma_load(shared, map, full, 0, 0, phase * kRows, 0);
+            bulk_load(shared + kRows * 128 + kAround + phase * 16, inp + phase * 4, bytes, full);
+        }
+        mbarrier_wait(full, phase % 2);
+        for (int i = int(threadIdx.x); i < kDumped / 16; i += int(blockDim.x)) store16(out + i * 4, load16(words(i)));
+        fence_async();
+        __syncthreads();
+    }
+}
+
+TEST_CASE("bytes come as they are, beside a box", "[hopper]" ON_DEVICE) {
+    if (!is_hopper()) return;
+    Cuda cuda;
+    Rng rng(5, Stream::tests);
+    std::vector<uint32_t> values(kMostBytes / 4 + kPhases * 4);
+    for (uint32_t& value : values) value = uint32_t(rng.next());
+    const OnDevice<uint32_t> inp(cuda, values);
+    const Floats rows = small_integers(size_t(kPhases * kRows * 64), 6);
+    const OnDevice<bf16> boxes(cuda, rows);
+    const TensorMap map =
+        tensor_map(boxes.data, {{64, 1, kPhases * kRows, 1}, {64, 64, kPhases * kRows * 64}, {64, 1, kRows, 1}});
+    for (const int bytes : {16, 32, 48, 240, 768, 1024, 4112, kMostBytes}) {
+        OnDevice<uint32_t> out(cuda, size_t(kPhases * kDumped / 4));
+        launch(cuda, "conformance", dump_bytes, 1, 64, kDumped + sizeof(Mbarrier), out.data, inp.data, map, bytes);
+        std::vector<uint32_t> want(out.n);
+        for (size_t phase = 0; phase < kPhases; phase++) {
+            uint32_t* const to = want.data() + phase * kDumped / 4;
+            for (uint32_t i = 0; i < kDumped / 16; i++)
+                for (uint32_t k = 0; k < 4; k++) to[i * 4 + k] = k < 3 ? k + 1 : i;
+            for (size_t row = 0; row < kRows; row++)
+                for (size_t column = 0; column < 64; column += 2) {
+                    const float* const pair = rows.data() + (phase * kRows + row) * 64 + column;
+                    to[row * 32 + ((column / 8) ^ (row % 8)) * 4 + column % 8 / 2] =
+                        uint32_t(to_bf16(pair[0]).bits) | uint32_t(to_bf16(pair[1]).bits) << 16;
+                }
+            std::copy_n(values.data() + phase * 4, size_t(bytes / 4), to + (kRows * 128 + kAround) / 4 + phase * 4);
+        }
+        const std::vector<uint32_t> got = out.values();
+        INFO(bytes << " bytes, first difference at word "
+                   << std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
+        CHECK(got == want);
+    }
+}
+
 // ---- mbarrier, named barriers, registers
 // ------------------------------------------------------------------------------ Two warps hand a number to each other,
 // phase by phase; what lies between two phases is added up.

@@ -103,6 +103,30 @@ TEST_CASE("threads that miss a barrier, a shuffle or a matrix instruction end th
     CHECK(trial.num_nan(16) == 0);
 }
 
+// Block i waits until `first` + i blocks have been here.
+inline constexpr int kWaits = __LINE__ + 4;
+template <int first>
+__global__ void wait_for_blocks(float* out, const float*) {
+    int* const counter = reinterpret_cast<int*>(out);
+    wait_until(counter, int(blockIdx.x) + first);
+    publish(counter, int(blockIdx.x) + 1);
+}
+
+TEST_CASE("a wait for a later block, or for less than what is needed, ends the launch", "[emulator]" ON_DEVICE) {
+    const OtherOptions restore;
+    emulator::options().schedule = emulator::Schedule::in_order;  // blocks, too
+    const auto say = [](Trial::Kernel kernel) {
+        Trial trial;
+        trial.out.set(Floats(512, 0));
+        return trial.run(kernel, 3, 1).error;
+    };
+    const std::string waits = "wait_until at test/dev/" + at(kWaits) + " waits for what no earlier block has left: ";
+    CHECK(say(wait_for_blocks<0>) == "");
+    CHECK(contains(say(wait_for_blocks<1>), "kernel trial, block (0,0,0), thread (0,0,0): " + waits));
+    CHECK(contains(say(wait_for_blocks<1>), waits + "its counter is 0, expected 1"));
+    CHECK(contains(say(wait_for_blocks<-1>), waits + "its counter is 0, expected -1"));
+}
+
 template <class T>
 __global__ void load_misaligned(T* out, const T* inp) {
     store16(out + threadIdx.x * Pack<T>::size, load16(inp + 1 + threadIdx.x * Pack<T>::size));

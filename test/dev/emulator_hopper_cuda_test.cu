@@ -30,8 +30,25 @@ enum class Mistake {
     copy_misaligned,
     copy_beyond,
     copy_abandoned,
+    bytes_to_misaligned,
+    bytes_from_misaligned,
+    bytes_odd,
+    bytes_none,
+    bytes_beyond,
+    bytes_to_static,
+    bytes_over_a_box,
+    bytes_while_read,
+    bytes_unfenced,
+    bytes_unmade,
+    bytes_abandoned,
+    bytes_read_before_landing,
+    bytes_not_waited_for,
+    bytes_over_stores,
+    bytes_over_fenced_stores,
+    bytes_stored_meanwhile,
     // products
     no_fence,
+    pinned_after_fence,
     d_read_early,
     d_written_early,
     a_written_early,
@@ -124,6 +141,7 @@ __global__ void squares(float* out, const __grid_constant__ TensorMap map) {
         if (m != read_before_landing) mbarrier_wait(&shared->full[s], m == reader_keeps_parity ? 0 : round % 2);
         if (m == seen_twice) mbarrier_wait(&shared->full[s], round % 2);
         if (m != no_fence) wgmma_fence();
+        if (m == pinned_after_fence) wgmma_pin(d);
         for (int k = 0; k < 4; k++) {
             uint64_t a = wgmma_tile(shared->stages[s].tile) + uint64_t(k) * 2, b = a;
             if (m == other_swizzle) b ^= uint64_t(3) << 62;  // 64 bytes
@@ -210,6 +228,72 @@ __global__ void stored_transposed(float* out, const float* inp) {
     if (m == a_stored_while_read && threadIdx.x == 2 * kWarp) *place(1, 9, 40) ^= 1;
     wgmma_wait<0>();
     for (int i = 0; i < 32; i++) out[threadIdx.x * 32 + i] = d[i];
+}
+
+// out (64, 64) = a (64, 16) b (16, 64): b's bytes are brought in two parts, a is in registers. Warpgroup 1 multiplies.
+template <Mistake m>
+__global__ void brought(float* out, const float* inp, const __grid_constant__ TensorMap map) {
+    SMEM_DYNAMIC(unsigned char, shared);  // b, a barrier that is made and one that is not
+    SMEM_STATIC(float, not_dynamic, [512]);
+    constexpr int kBytes = 16 * 128;
+    Mbarrier* const full = reinterpret_cast<Mbarrier*>(shared + kBytes);
+    if (threadIdx.x == 0) {
+        mbarrier_init(full, 1);
+        if (m != bytes_unfenced) mbarrier_fence_init();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        mbarrier_arrive_expect(full, kBytes + (m == bytes_over_a_box ? 1024 : 0));
+        if (m == bytes_over_a_box) tma_load(shared, map, full, 0, 0, 0, 0);
+        if (m == bytes_over_stores || m == bytes_over_fenced_stores) shared[17] = 1;
+        if (m == bytes_over_fenced_stores) fence_async();
+        void* const to = m == bytes_to_static ? static_cast<void*>(not_dynamic)
+                         : m == bytes_beyond  ? shared + 4096 - 16
+                                              : shared + (m == bytes_to_misaligned ? 8 : 0);
+        bulk_load(to, inp + (m == bytes_from_misaligned ? 2 : 0),
+                  m == bytes_odd    ? 24
+                  : m == bytes_none ? 0
+                                    : 48,
+                  m == bytes_unmade ? full + 1 : full);
+        bulk_load(shared + 48, inp + 12, kBytes - 48, full);
+        if (m == bytes_stored_meanwhile) shared[17] = 1;
+        if (m == bytes_abandoned) bulk_load(shared + kBytes + 16, inp, 16, full);
+    }
+    if (threadIdx.x < kWarpgroup) {
+        if (m == bytes_while_read) {
+            barrier_sync(1, 2 * kWarpgroup);  // the products have begun
+            if (threadIdx.x == 0) bulk_load(shared + 32, inp, 16, full);
+            barrier_arrive(2, 2 * kWarpgroup);
+        }
+        return;
+    }
+    if (m != bytes_read_before_landing && m != bytes_not_waited_for) mbarrier_wait(full, 0);
+    uint32_t a[4];
+    for (int i = 0; i < 4; i++) a[i] = bf16x2(1, float(i));
+    if (m == bytes_read_before_landing) {
+        out[threadIdx.x] = reinterpret_cast<const float*>(shared)[threadIdx.x];
+        return mbarrier_wait(full, 0);
+    }
+    float d[32];
+    wgmma_fence();
+    wgmma<64, true>(d, a, wgmma_tile(shared), false);
+    wgmma_commit();
+    if (m == bytes_while_read) barrier_arrive(1, 2 * kWarpgroup);
+    if (m == bytes_while_read) barrier_sync(2, 2 * kWarpgroup);
+    wgmma_wait<0>();
+    for (int i = 0; i < 32; i++) out[(threadIdx.x - kWarpgroup) * 32 + unsigned(i)] = d[i];
+}
+
+template <Mistake m>
+std::string say_brought(Floats* result = nullptr) {
+    Trial trial(64 * 64);
+    const OnDevice<bf16> box(trial.cuda, Floats(8 * 64, 1));
+    const std::string error = error_of([&] {
+        launch(trial.cuda, "trial", brought<m>, 1, 2 * kWarpgroup, 4096, trial.out.data, trial.inp.data,
+               tensor_map(box.data, {{64, 1, 8, 1}, {64, 64, 8 * 64}, {64, 1, 8, 1}}));
+    });
+    if (result) *result = trial.out.get();
+    return error;
 }
 
 template <Mistake m>
@@ -313,9 +397,49 @@ TEST_CASE("mistakes with copies are found", "[emulator_hopper]" ON_DEVICE) {
            std::isnan(got[0])));
 }
 
+TEST_CASE("mistakes with copies of bytes are found", "[emulator_hopper]" ON_DEVICE) {
+    const EachOrder order;
+    const std::string here = "bulk_load at test/dev/emulator_hopper_cuda_test.cu:";
+    const auto found = [&](const std::string& error, const char* text) {
+        INFO(error);
+        return contains(error, here) && contains(error, text);
+    };
+    Floats got;
+    CHECK(say_brought<none>(&got) == "");
+    CHECK(std::count_if(got.begin(), got.end(), [](float x) { return std::isfinite(x); }) == 64 * 64);
+    CHECK(found(say_brought<bytes_to_misaligned>(), "to byte 8 of shared memory: expected multiples of 16"));
+    CHECK(found(say_brought<bytes_from_misaligned>(), ": 48 bytes from 0x"));
+    CHECK(found(say_brought<bytes_from_misaligned>(), "to byte 0 of shared memory: expected multiples of 16"));
+    CHECK(found(say_brought<bytes_odd>(), ": 24 bytes from 0x"));
+    CHECK(found(say_brought<bytes_none>(), ": 0 bytes from 0x"));
+    CHECK(found(say_brought<bytes_beyond>(), ": 48 bytes from 4080 on, of 4096 of shared memory"));
+    CHECK(found(say_brought<bytes_to_static>(), ": not in the block's dynamic shared memory"));
+    CHECK(found(say_brought<bytes_over_a_box>(), "to byte 0 of shared memory, which another is still bringing"));
+    CHECK(found(say_brought<bytes_while_read>(), "to byte 32 of shared memory, which a wgmma still reads"));
+    CHECK(found(say_brought<bytes_unfenced>(), ": its mbarrier was made without mbarrier_fence_init() after it"));
+    CHECK(found(say_brought<bytes_unmade>(), ": there is no mbarrier at 0x"));
+    CHECK(say_brought<bytes_over_fenced_stores>() == "");
+#ifdef ANVIL_RACE
+    CHECK(found(say_brought<bytes_over_stores>(), "to byte 16 of shared memory, which was stored to without fence"));
+    CHECK(contains(say_brought<bytes_stored_meanwhile>(),
+                   ": a store to byte 17 of shared memory, which a tma_load is still bringing"));
+#endif
+    // Never waited for, or, if they have landed, more than expected.
+    CHECK(say_brought<bytes_abandoned>() != "");
+    const std::string not_waited_for = say_brought<bytes_not_waited_for>();
+    INFO(not_waited_for);
+    CHECK((contains(not_waited_for, "is still bringing") || contains(not_waited_for, "nobody has waited for it") ||
+           contains(not_waited_for, "which a wgmma still reads")));  // where it reads before the copy begins
+    if (emulator::options().schedule == emulator::Schedule::in_order) {
+        CHECK(say_brought<bytes_read_before_landing>(&got) == "");
+        CHECK(std::isnan(got[kWarpgroup]));
+    }
+}
+
 TEST_CASE("mistakes with products are found", "[emulator_hopper]" ON_DEVICE) {
     const EachOrder order;
     CHECK(contains(say_squares<no_fence>(), "without wgmma_fence() since the last wait"));
+    CHECK(contains(say_squares<pinned_after_fence>(), "without wgmma_fence() since the last wait or wgmma_pin()"));
     Floats got;
     CHECK(say_squares<d_read_early>(&got) == "");
     CHECK(std::all_of(got.begin() + 128, got.begin() + 256, [](float x) { return std::isnan(x); }));

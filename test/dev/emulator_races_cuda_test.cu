@@ -204,6 +204,64 @@ std::string error_of_last_block(void (*kernel)(float*, const float*, float*, uin
     return error;
 }
 
+// Block after block adds to sums, one per thread, which only counters hand on.
+enum class Handed {
+    by_each,           // thread by thread
+    by_one,            // by thread 0 for its block, with barriers
+    by_plain_flag,     // with loads and stores like any other
+    by_relaxed_flag,   // with atomics that are no fence
+    unwaited,          // the next block does not look
+    waits_afterwards,  // but too late
+    stores_afterwards,
+    by_one_unordered,  // thread 0 hands on what the others store, without a barrier
+    one_has_waited,    // the others read with no barrier after its wait
+};
+using enum Handed;
+inline constexpr Lines kHanded = {__LINE__ + 20, __LINE__ + 18};  // the store, the load
+inline constexpr Lines kFlag = {__LINE__ + 25, __LINE__ + 11};
+template <Handed how>
+__global__ void hand_on(float* sums, const float* inp, int* next_ticket, int* counters) {
+    SMEM_STATIC(int, shared, [1]);
+    constexpr bool is_one = how == by_one || how == by_one_unordered || how == one_has_waited;
+    const int thread = int(threadIdx.x);
+    if (thread == 0) shared[0] = atomicAdd(next_ticket, 1);
+    __syncthreads();
+    const int ticket = shared[0];
+    int* const counter = counters + (is_one ? 0 : thread);
+    if (how == by_relaxed_flag) atomicAdd(counter, 0);
+    if (how == by_plain_flag && *counter > ticket) return;
+    const bool waits = how != by_plain_flag && how != by_relaxed_flag && how != unwaited && how != waits_afterwards;
+    if (waits && (!is_one || thread == 0)) wait_until(counter, ticket);
+    if (how == by_one || how == by_one_unordered) __syncthreads();
+    if (how == stores_afterwards) publish(counter, ticket + 1);
+    float sum = 0;
+    sum = sums[thread];
+    sum += inp[ticket];
+    sums[thread] = sum;
+    if (how == waits_afterwards) wait_until(counter, ticket);
+    if (how == by_one || how == one_has_waited) __syncthreads();
+    if (how == by_relaxed_flag)
+        atomicAdd(counter, 1);
+    else if (how == by_plain_flag)
+        *counter = ticket + 1;
+    else if (how != stores_afterwards && (!is_one || thread == 0))
+        publish(counter, ticket + 1);
+}
+
+template <Handed how>
+std::string error_of_hand_on() {
+    Trial trial;
+    trial.out.set(Floats(512, 0));
+    OnDevice<int32_t> next_ticket(trial.cuda, std::vector<int32_t>(1, 0)),
+        counters(trial.cuda, std::vector<int32_t>(64, 0));
+    const std::string error = error_of([&] {
+        launch(trial.cuda, "trial", hand_on<how>, 4, 64, 0, trial.out.data, trial.inp.data, next_ticket.data,
+               counters.data);
+    });
+    if (error.empty()) CHECK(trial.out.get()[63] == 10);  // 1 + 2 + 3 + 4
+    return error;
+}
+
 TEST_CASE("kernels with their barriers are clean", "[emulator_races]" ON_DEVICE) {
     const auto clean = [](Trial::Kernel kernel, int blocks, int threads, size_t n, float last) {
         Trial trial;
@@ -221,6 +279,8 @@ TEST_CASE("kernels with their barriers are clean", "[emulator_races]" ON_DEVICE)
     clean(ldmatrix_after_write<true>, 1, 32, 32, 4);
     clean(blocks_write<true>, 4, 128, 512, 128);
     CHECK(error_of_last_block(last_block<true>) == "");
+    CHECK(error_of_hand_on<by_each>() == "");
+    CHECK(error_of_hand_on<by_one>() == "");
 
     Trial trial;
     const Floats zeros(512, 0);
@@ -267,6 +327,15 @@ TEST_CASE("a race is reported with both its places", "[emulator_races]" ON_DEVIC
     racy(blocks_write<false>, 2, 128, "write after write on global memory", {kBlocksWrite, kBlocksWrite});
     racy(in_place<true>, 3, 32, "write after read on global memory", kInPlace);
     check(error_of_last_block(last_block<false>), "read after write on global memory", kLastBlock);
+    const char* const global = "read after write on global memory";
+    check(error_of_hand_on<by_plain_flag>(), global, kFlag);
+    check(error_of_hand_on<by_plain_flag>(), global, kHanded);
+    check(error_of_hand_on<by_relaxed_flag>(), global, kHanded);
+    check(error_of_hand_on<unwaited>(), global, kHanded);
+    check(error_of_hand_on<waits_afterwards>(), global, kHanded);
+    check(error_of_hand_on<stores_afterwards>(), global, kHanded);
+    check(error_of_hand_on<by_one_unordered>(), global, kHanded);
+    check(error_of_hand_on<one_has_waited>(), global, kHanded);
 }
 #endif
 

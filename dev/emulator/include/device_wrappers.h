@@ -56,12 +56,13 @@ void store16_streaming(T* to, const Pack<T>& pack, EMULATOR_SITE) {
 
 inline void publish(int* counter, int value) { __atomic_store_n(counter, value, __ATOMIC_RELEASE); }
 inline int published(const int* counter) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE); }
-// Blocks run one after the other, so a thread waits in vain for what no earlier block has done.
-inline void wait_until(const int* counter, int at_least, EMULATOR_SITE) {
-    const int value = published(counter);
-    if (value < at_least)
-        emulator::fail("wait_until at %s:%d waits for a later block: its counter is %d, expected %d",
-                       EMULATOR_HERE.file, EMULATOR_HERE.line, value, at_least);
+// Blocks run one after the other, so a thread waits in vain for what no earlier block has done. A counter that is past
+// the value was waited for too early: where blocks run at the same time, the thread might have gone on before them.
+inline void wait_until(const int* counter, int value, EMULATOR_SITE) {
+    const int found = published(counter);
+    if (found != value)
+        emulator::fail("wait_until at %s:%d waits for what no earlier block has left: its counter is %d, expected %d",
+                       EMULATOR_HERE.file, EMULATOR_HERE.line, found, value);
 }
 
 inline uint32_t bf16x2(float low, float high) { return to_bf16(low).bits | uint32_t(to_bf16(high).bits) << 16; }

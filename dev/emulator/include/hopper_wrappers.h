@@ -70,7 +70,9 @@ void wgmma_wait(EMULATOR_SITE) {
     emulator::wgmma_wait(n, EMULATOR_HERE);
 }
 template <class Array>
-void wgmma_pin(Array&) {}
+void wgmma_pin(Array&) {
+    emulator::wgmma_pin();
+}
 inline int computed_here(int x) { return x; }
 template <int N, bool transposed_b = false, bool transposed_a = false>
 void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add, EMULATOR_SITE) {

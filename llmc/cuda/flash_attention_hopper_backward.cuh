@@ -43,8 +43,8 @@ struct HopperSums {
     int64_t num_counters() const { return kHeader + int64_t(slots) * group * tiles * kThreads; }
     int64_t num_sums() const { return int64_t(slots) * group * tiles * kThreads * kOfThread; }
 
-    // A head is under way as long as its longest piece, nearly twice as long as an average one. So of nearly twice as many
-    // heads as have pieces at a time, sums are not finished.
+    // A head is under way as long as its longest piece, nearly twice as long as an average one. So there are unfinished
+    // sums of nearly twice as many heads as have pieces at a time.
     HopperSums(const AttentionShape& s, int queries, int blocks)
         : counters(nullptr),
           sums(nullptr),

@@ -240,21 +240,99 @@ std::vector<Sample> samples_of(const BenchRow& row, const Gpu& gpu) {
     return samples;
 }
 
-double predicted_s(const Sample& sample, const Gpu& gpu) {
-    double seconds = 0;
+// ---- launches ------------------------------------------------------------------------------------------------------
+
+// The rows of dev/bench/launches.cu, which says what they measure. 0: there is no such row.
+struct LaunchTimes {
+    double alone = 0, tiny = 0, tiny_in_graph = 0, short_kernels = 0, short_in_graph = 0, host = 0, host_gemm = 0;
+    std::string shape;
+
+    // What a launch beyond the first costs, apart from its work. For kernels of some length it is more than for tiny
+    // ones, because parts of the GPU are idle between them; if it comes out as less, the difference of two large times
+    // was disturbed.
+    double in_stream() const { return std::max(tiny, short_kernels); }
+    double in_graph() const { return std::max(tiny_in_graph, short_in_graph); }
+};
+struct LaunchRow {
+    const char* what;
+    double LaunchTimes::*time;
+    bool is_beyond_rival;  // a launch costs the difference
+    double (*predicted_s)(const ModelCase&);
+};
+double in_stream_s(const ModelCase& model) { return model.start_s + model.gap_s; }
+double in_graph_s(const ModelCase& model) { return model.start_s + model.graph_gap_s; }
+constexpr LaunchRow kLaunchRows[] = {
+    {"launch, one alone", &LaunchTimes::alone, false, [](const ModelCase& model) { return model.start_s; }},
+    {"launch, tiny kernels", &LaunchTimes::tiny, false, in_stream_s},
+    {"launch, tiny kernels in a graph", &LaunchTimes::tiny_in_graph, false, in_graph_s},
+    {"launch, short kernels", &LaunchTimes::short_kernels, true, in_stream_s},
+    {"launch, short kernels in a graph", &LaunchTimes::short_in_graph, true, in_graph_s},
+    {"launch, host's time for a kernel", &LaunchTimes::host, false,
+     [](const ModelCase& model) { return model.host_s; }},
+    {"launch, host's time for a GEMM", &LaunchTimes::host_gemm, false,
+     [](const ModelCase& model) { return model.host_gemm_s; }},
+};
+
+// Whether the row says what a launch costs.
+bool take_launch(LaunchTimes& times, const BenchRow& row) {
+    for (const LaunchRow& launch : kLaunchRows) {
+        if (row.what != launch.what || launch.is_beyond_rival != (row.rival == "one launch")) continue;
+        const double seconds = row.seconds - (launch.is_beyond_rival ? row.rival_s : 0);
+        if (seconds > 0) times.*launch.time = seconds, times.shape = row.shape;
+        return seconds > 0;
+    }
+    return false;
+}
+
+// Only sums of start and gap are measured. The start is that of a kernel alone unless it, with the events around it, is
+// longer than a whole launch of a chain: then there is no gap.
+ModelCase with_launches(ModelCase model, const LaunchTimes& times) {
+    if (const double in_stream = times.in_stream(); in_stream > 0) {
+        const double in_graph = times.in_graph();
+        if (times.alone > 0) model.start_s = times.alone;
+        model.start_s = std::min({model.start_s, in_stream, in_graph > 0 ? in_graph : in_stream});
+        model.gap_s = in_stream - model.start_s;
+        model.graph_gap_s = in_graph > 0 ? in_graph - model.start_s : kGraphGap * model.gap_s;
+    }
+    if (times.host > 0) model.host_s = times.host, model.host_gemm_s = times.host;
+    if (times.host_gemm > 0) model.host_gemm_s = times.host_gemm;
+    return model;
+}
+
+// What is between two events, as in each row of a benchmark, beside the work of the launches.
+struct BetweenEvents {
+    double first_s = kMid.start_s, next_s = kMid.start_s;
+};
+BetweenEvents between_events(const LaunchTimes& times) {
+    BetweenEvents result;
+    if (times.alone > 0) result.first_s = times.alone;
+    if (times.in_stream() > 0) result.next_s = times.in_stream();
+    return result;
+}
+
+// ---- fit -----------------------------------------------------------------------------------------------------------
+
+int num_launches(const Sample& sample) {
+    int launches = 0;
+    for (const TracedWork& work : sample.work)
+        launches += work.kind == TracedWork::Kind::attention && work.is_backward ? 3 : 1;
+    return launches;
+}
+double starts_s(const Sample& sample, const BetweenEvents& between) {
+    return between.first_s + (num_launches(sample) - 1) * between.next_s;
+}
+double work_s(const Sample& sample, const Gpu& gpu) {
+    double seconds = -num_launches(sample) * kMid.start_s;
     for (const TracedWork& work : sample.work) seconds += time_of(work, gpu, kMid, 1).seconds;
     return seconds;
 }
-// The launch overhead of a sample.
-double starts_s(const Sample& sample) {
-    double starts = 0;
-    for (const TracedWork& work : sample.work)
-        starts += kKernelStart * (work.kind == TracedWork::Kind::attention && work.is_backward ? 3 : 1);
-    return starts;
+double predicted_s(const Sample& sample, const Gpu& gpu, const BetweenEvents& between) {
+    return work_s(sample, gpu) + starts_s(sample, between);
 }
 // Whether the sample shows the rate that bounds it, and not launch overhead or the other limit.
-bool tells_rate(const Sample& sample, const Gpu& gpu) {
-    if (sample.seconds < kLongEnough || predicted_s(sample, gpu) < kLongEnough) return false;
+bool tells_rate(const Sample& sample, const Gpu& gpu, const BetweenEvents& between) {
+    const double enough = std::max(kLongEnough, 2 * starts_s(sample, between));
+    if (sample.seconds < enough || predicted_s(sample, gpu, between) < enough) return false;
     return std::all_of(sample.work.begin(), sample.work.end(), [&](const TracedWork& work) {
         return std::string(time_of(work, gpu, kMid, 1).bound) == (sample.factor.empty() ? "memory" : "tensor cores");
     });
@@ -269,18 +347,18 @@ double quantile(std::vector<double> values, double share) {
 }
 
 // Sets each factor and share so that the median of its rows is predicted as measured.
-void fit(Calibration& c, const std::vector<Sample>& samples) {
+void fit(Calibration& c, const std::vector<Sample>& samples, const BetweenEvents& between) {
     std::map<std::string, std::vector<double>> factors, shares;
     std::vector<double> streaming;
     for (const Sample& sample : samples) {
-        if (!tells_rate(sample, c.gpu)) continue;
-        const double measured = sample.seconds - starts_s(sample);
+        if (!tells_rate(sample, c.gpu, between)) continue;
+        const double measured = sample.seconds - starts_s(sample, between);
         if (sample.factor.empty()) {
             const double share = sample.work[0].cost.bytes / measured / c.gpu.copy_bytes_per_s();
             shares[sample.what].push_back(share);
             if (share_asked(sample.work[0]) == kMemoryShareAsked) streaming.push_back(share);
         } else {
-            factors[sample.factor].push_back((predicted_s(sample, c.gpu) - starts_s(sample)) / measured);
+            factors[sample.factor].push_back(work_s(sample, c.gpu) / measured);
         }
     }
     // Only after all samples: they are compared with the model without these factors.
@@ -289,14 +367,17 @@ void fit(Calibration& c, const std::vector<Sample>& samples) {
     if (!streaming.empty()) c.rates.streaming = quantile(streaming, 0.5);
 }
 
-// A case of the model whose rates differ from the middle case as much as the rows do.
-ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vector<Sample>& samples) {
-    ModelCase result = assumed;
+// A case of the model whose rates differ from the middle case as much as the rows do. What was measured of launches is
+// the same in all cases.
+ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vector<Sample>& samples,
+                 const LaunchTimes& launches) {
+    const BetweenEvents between = between_events(launches);
+    ModelCase result = with_launches(assumed, launches);
     if (&assumed == &kMid) return result;
     std::vector<double> memory, gemm, attention;
     for (const Sample& sample : samples) {
-        if (!tells_rate(sample, c.gpu)) continue;
-        const double off = predicted_s(sample, c.gpu) / sample.seconds;
+        if (!tells_rate(sample, c.gpu, between)) continue;
+        const double off = predicted_s(sample, c.gpu, between) / sample.seconds;
         (sample.factor.empty() ? memory : begins_with(sample.what, "matmul_") ? gemm : attention).push_back(off);
     }
     const auto replace = [&](double& rate, const std::vector<double>& off) {
@@ -328,6 +409,7 @@ std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu
 
     double copy = 0, gemm = 0, cold = 0, warm = 0;
     std::vector<Sample> samples;
+    LaunchTimes launches;
     for (const BenchRow& row : rows) {
         if (row.dtype != "bf16") {
             c->num_unused++;
@@ -338,6 +420,7 @@ std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu
         peak = std::max(peak, row.peak);
         if (row.what == "sustained GEMM, at first") cold = row.flops / row.seconds;
         if (row.what == "sustained GEMM, at last") warm = row.flops / row.seconds;
+        if (take_launch(launches, row)) continue;
         const std::vector<Sample> more = samples_of(row, gpu);
         c->num_unused += more.empty();
         samples.insert(samples.end(), more.begin(), more.end());
@@ -349,12 +432,22 @@ std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu
     if (c->has_copy) c->gpu.copied = copy / (gpu.bandwidth_tb * 1e12);
     if (c->has_gemm) c->gpu.sustained = gemm / (gpu.tflops * 1e12);
     if (cold > 0 && warm > 0) c->warm = std::min(1., warm / cold);
-    fit(*c, samples);
+    c->has_launches = launches.in_stream() > 0, c->has_host = launches.host > 0 || launches.host_gemm > 0;
+    const BetweenEvents between = between_events(launches);
+    fit(*c, samples, between);
     c->gpu.measured = &c->rates;
-    for (size_t i = 0; i < 3; i++) c->cases[i] = spread(*kCases[i], *c, samples);
+    for (size_t i = 0; i < 3; i++) c->cases[i] = spread(*kCases[i], *c, samples, launches);
     for (const Sample& sample : samples)
-        c->rows.push_back(
-            {sample.what, sample.shape, predicted_s(sample, gpu), sample.seconds, predicted_s(sample, c->gpu)});
+        c->rows.push_back({sample.what, sample.shape, predicted_s(sample, gpu, {}), sample.seconds,
+                           predicted_s(sample, c->gpu, between)});
+    for (const LaunchRow& launch : kLaunchRows) {
+        const double measured = launches.*launch.time;
+        const bool is_alone = launch.time == &LaunchTimes::alone;
+        if (measured > 0)
+            c->rows.push_back({launch.what + std::string(launch.is_beyond_rival ? ", beyond one" : ""), launches.shape,
+                               launch.predicted_s(kMid), measured,
+                               is_alone ? between.first_s : launch.predicted_s(c->cases[1])});
+    }
     return c;
 }
 
@@ -371,6 +464,18 @@ std::string text_of(const Calibration& c) {
         constant("a large GEMM, TFLOP/s", c.before.tflops * c.before.sustained, c.gpu.tflops * c.gpu.sustained);
     if (c.warm < 1) constant("the same after half a minute, beside the first", 1, c.warm);
     for (const auto& [name, factor] : c.rates.factors) constant("rate of " + name, 1, factor);
+    const auto launch_constant = [&](const char* name, double ModelCase::*seconds) {
+        constant(name, 1e6 * kMid.*seconds, 1e6 * c.cases[1].*seconds);
+    };
+    if (c.has_launches) {
+        launch_constant("start of a kernel, us", &ModelCase::start_s);
+        launch_constant("gap between launches in a stream, us", &ModelCase::gap_s);
+        launch_constant("gap between launches in a graph, us", &ModelCase::graph_gap_s);
+    }
+    if (c.has_host) {
+        launch_constant("host's time for a kernel, us", &ModelCase::host_s);
+        launch_constant("host's time for a GEMM, us", &ModelCase::host_gemm_s);
+    }
     if (c.rows.empty()) return text;
     text +=
         format("%-44s %-6s %12s %12s %7s %11s\n", "row", "shape", "predicted ms", "measured ms", "ratio", "calibrated");

@@ -28,9 +28,9 @@ TEXTS = {"op", "what", "shape", "device", "dtype", "bound"}
 NUMBERS = {"median_ms", "min_ms", "p90_ms", "bytes", "flops", "peak", "percent", "runs"}
 
 # Goals, whose sources are in doc/performance.md: (kind, pattern of `what`, goal); the first match counts. fraction: percent
-# of the peak; rival: at most this multiple of the rival's time; none: kernels of other libraries.
+# of the peak; rival: at most this multiple of the rival's time; none: kernels of other libraries, and launches themselves.
 GOALS = [
-    ("none", r"cudnn_|sustained", 0),
+    ("none", r"cudnn_|sustained|launch,", 0),
     ("fraction", r"layernorm_backward|rmsnorm_backward", 75),
     ("rival", r"attention_", 1.5),
     ("fraction", r"matmul_", 88),
@@ -108,6 +108,9 @@ def bench_table(rows):
         rate = f"{row['bytes'] / seconds / 1e9:.0f} GB/s"
         if row["bound"] == "compute":
             rate = f"{row['flops'] / seconds / 1e12:.1f} TFLOP/s"
+        percent, digits = f"{row['percent']:.0f} %", 1
+        if row["op"] == "launches":
+            rate, percent, digits = "", "", 2
         rival = ""
         if "rival" in row:
             times = row["median_ms"] / row["rival_ms"]
@@ -115,8 +118,8 @@ def bench_table(rows):
         goal, met = goal_of(row)
         verdict = "" if met is None else f"{goal}: {'met' if met else '**missed**'}"
         more = "".join(f", {name} {row[key]}" for key, name in (("algorithms", "algorithms:"), ("head_rows", "rows:")) if key in row)
-        lines.append([f"{row['what']}, {row['shape']}, {row['dtype']}{more}", f"{row['median_ms'] * 1e3:.1f}",
-                      f"{row['min_ms'] * 1e3:.1f} to {row['p90_ms'] * 1e3:.1f}", rate, f"{row['percent']:.0f} %", rival,
+        lines.append([f"{row['what']}, {row['shape']}, {row['dtype']}{more}", f"{row['median_ms'] * 1e3:.{digits}f}",
+                      f"{row['min_ms'] * 1e3:.{digits}f} to {row['p90_ms'] * 1e3:.{digits}f}", rate, percent, rival,
                       verdict])  # fmt: skip
     return table(["op, shape, type", "median us", "min to p90", "rate", "of peak", "beside it", "goal"], lines)
 

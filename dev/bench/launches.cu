@@ -1,19 +1,19 @@
 /*
 What a launch costs apart from its work, which the model of a step assumes unless `plan --calibrate` has these rows
-(llmc/trace/calibration.h). All but the first are measured behind copies that keep the GPU busy until everything is
-enqueued, so that the GPU never waits for the host. Figures are per launch.
+(llmc/trace/calibration.h). All but the first are enqueued after copies that keep the GPU busy until the last launch is
+in the queue, so that the GPU never waits for the host. Figures are per launch.
 
-one alone        a kernel of one warp and one store between two events. This overhead, with that of the events, is in every
-                 row of dev/bench. It is not what the kernel would add to a stream.
+one alone        a kernel of one warp and one store between two events. It and the events' own time are in every row of
+                 dev/bench. It is not what the kernel would add to a stream.
 tiny kernels     256 of them in a row: start and gap together. Their ends and beginnings are as short as they can be.
 short kernels    kernels that each convert what a copy would in 10 us, beside one launch that converts it all. The
                  difference is what each launch beyond the first costs: start and gap, and also the time in which the
                  last blocks of one kernel and the first ones of the next leave part of the GPU idle.
-host's time      from before the first to after the last call that enqueues, over their number, by this process and its
-                 clock: launch(), and a GEMM through cuBLASLt of an algorithm that is already chosen.
+host's time      of the calls that enqueue, over their number, by the host's clock: launch(), and a GEMM by cuBLASLt whose
+                 algorithm is already chosen.
 
-Start and gap are never told apart: that would need the times of single blocks. In a graph are the same kernels, captured
-and replayed; the start of the graph itself is part of the row, divided by the number of its kernels.
+Start and gap are never told apart: that would need the times of single blocks. In a graph are the same kernels,
+captured and replayed; the start of the graph itself is part of the row, divided by the number of its kernels.
 */
 #include <chrono>
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
@@ -25,17 +25,17 @@ and replayed; the start of the graph itself is part of the row, divided by the n
 
 #if BENCH_CUDA
 
-// Times what is enqueued behind copies.
-class BehindCopies {
+// Times what is enqueued after copies.
+class AfterCopies {
 public:
-    explicit BehindCopies(Bench& bench)
+    explicit AfterCopies(Bench& bench)
         : bench_(bench), copy_(bench.device, bench.flags.smoke ? 1 << 10 : 2. * (1 << 30)) {
         cuda_check(cudaEventCreate(&begin_), "creating an event");
         cuda_check(cudaEventCreate(&end_), "creating an event");
     }
-    BehindCopies(const BehindCopies&) = delete;
-    BehindCopies& operator=(const BehindCopies&) = delete;
-    ~BehindCopies() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
+    AfterCopies(const AfterCopies&) = delete;
+    AfterCopies& operator=(const AfterCopies&) = delete;
+    ~AfterCopies() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
 
     struct Times {
         Timing gpu, host;  // divided by `launches`
@@ -86,7 +86,7 @@ void measure(Bench& bench, const BenchShape& s) {
     if (&s != &kShapes[0] && !bench.flags.smoke) return;  // its sizes are its own
     Cuda& cuda = bench.device;
     const bool smoke = bench.flags.smoke;
-    BehindCopies behind_copies(bench);
+    AfterCopies after_copies(bench);
     CudaGraph graph(cuda);
 
     auto word = bench.random<float>(8);
@@ -100,10 +100,10 @@ void measure(Bench& bench, const BenchShape& s) {
     const auto many_tiny = [&] {
         for (int i = 0; i < num_tiny; i++) tiny();
     };
-    const auto in_stream = behind_copies.time(num_tiny, many_tiny);
+    const auto in_stream = after_copies.time(num_tiny, many_tiny);
     bench.print("launch, tiny kernels", s, one_word, in_stream.gpu);
     graph.capture(many_tiny);
-    const auto in_graph = behind_copies.time(num_tiny, [&] { graph.replay(); });
+    const auto in_graph = after_copies.time(num_tiny, [&] { graph.replay(); });
     bench.print("launch, tiny kernels in a graph", s, one_word, in_graph.gpu);
     bench.print("launch, host's time for a kernel", s, one_word, in_stream.host);
 
@@ -118,12 +118,12 @@ void measure(Bench& bench, const BenchShape& s) {
         for (int i = 0; i < num_short; i++) cast(cuda, halves.data() + i * n, floats.data() + i * n, n);
     };
     const Timing at_once =
-        behind_copies.time(beyond_first, [&] { cast(cuda, halves.data(), floats.data(), num_short * n); }).gpu;
-    bench.print("launch, short kernels", s, one_short, behind_copies.time(beyond_first, many_short).gpu, "one launch",
+        after_copies.time(beyond_first, [&] { cast(cuda, halves.data(), floats.data(), num_short * n); }).gpu;
+    bench.print("launch, short kernels", s, one_short, after_copies.time(beyond_first, many_short).gpu, "one launch",
                 at_once);
     graph.capture(many_short);
     bench.print("launch, short kernels in a graph", s, one_short,
-                behind_copies.time(beyond_first, [&] { graph.replay(); }).gpu, "one launch", at_once);
+                after_copies.time(beyond_first, [&] { graph.replay(); }).gpu, "one launch", at_once);
 
     const int64_t size = smoke ? 16 : 128;
     const auto a = bench.random<T>(size * size), b = bench.random<T>(size * size);
@@ -135,7 +135,7 @@ void measure(Bench& bench, const BenchShape& s) {
     };
     bench.print("launch, host's time for a GEMM", s,
                 OpCost{.bytes = 3. * double(sizeof(T)) * double(size * size), .flops = 2. * double(size * size * size)},
-                behind_copies.time(num_tiny, gemms).host);
+                after_copies.time(num_tiny, gemms).host);
 }
 
 #else

@@ -23,9 +23,10 @@ struct FakeMachine {
         fs::copy("scripts/gpu_check.sh", folder / "scripts/gpu_check.sh");
         fs::copy("scripts/perf_table.py", folder / "scripts/perf_table.py");
         fs::copy("scripts/gpu_check", folder / "scripts/gpu_check", fs::copy_options::recursive);
-        for (const char* name : {"dev/bench/gelu.cu", "dev/bench/matmul.cu", "dev/bench/attention.cu",
-                                 "dev/bench/sustained.cu", "dev/bench/cross_entropy.cu", "test/cuda/gelu_cuda_test.cu",
-                                 "test/cuda/attention_cuda_test.cu", "test/dev/emulator_cuda_test.cu"})
+        for (const char* name :
+             {"dev/bench/gelu.cu", "dev/bench/matmul.cu", "dev/bench/attention.cu", "dev/bench/sustained.cu",
+              "dev/bench/cross_entropy.cu", "dev/bench/launches.cu", "test/cuda/gelu_cuda_test.cu",
+              "test/cuda/attention_cuda_test.cu", "test/dev/emulator_cuda_test.cu"})
             put_file(folder / name, "");
         put_file(folder / "Makefile",
                  "%: FORCE\n\t@echo $@ >>made; test -z '$(findstring $(BROKEN),$@)'\nMakefile FORCE: ;\n");
@@ -54,7 +55,7 @@ struct FakeMachine {
                "if [ $1 = --list-tests ]; then [ \"$2\" != '[emulator][gpu]' ] || echo '0 matching test cases'; exit "
                "0; fi\n"
                "echo \"$*\" >>tested; echo \"3 passed, ${FAILURES:-0} failed\"; exit ${FAILURES:-0}");
-        for (const std::string op : {"gelu", "matmul", "attention", "cross_entropy", "sustained"})
+        for (const std::string op : {"gelu", "matmul", "attention", "cross_entropy", "sustained", "launches"})
             script("build/cuda/bench/" + op,
                    "echo \"" + op + " ${ANVIL_HEAD_ROWS-} ${ANVIL_MATMUL_CACHE+tuned}\" >>benched\n" +
                        "echo '{\"type\": \"bench\", \"op\": \"" + op +
@@ -199,6 +200,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
                               "bench matmul, tuned",
                               "bench attention",
                               "bench cross_entropy, 320 rows",
+                              "bench launches",
                               "train 1558M",
                               "test attention",
                               "test gelu"})
@@ -211,7 +213,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
     // The most important topic comes first, and what only the emulator has is left out.
     CHECK(machine.read("tested") == "[conformance]\n[attention][gpu]\n[gelu][gpu]\n");
     CHECK(machine.read("benched") ==
-          "matmul  \nmatmul  \nmatmul  tuned\nattention  \ncross_entropy 320 \ncross_entropy 8192 \n");
+          "matmul  \nmatmul  \nmatmul  tuned\nattention  \ncross_entropy 320 \ncross_entropy 8192 \nlaunches  \n");
     CHECK(count(machine.read("trained"), "\n320 ") == 1);
     CHECK(count(machine.read("trained"), "\n8192 ") == 1);
     CHECK(count(machine.read("trained"), "--deterministic=false") == 1);

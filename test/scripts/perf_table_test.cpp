@@ -47,7 +47,9 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
         bench_row("attention_forward", "compute", 2, R"(, "percent": 50, "rival": "cuDNN", "rival_ms": 1.25)") +
         bench_row("attention_backward", "compute", 2, R"(, "percent": 50, "rival": "cuDNN", "rival_ms": 1.5)") +
         bench_row("cudnn_attention_backward", "compute", 2, R"(, "percent": 50, "rival": "other", "rival_ms": 1)") +
-        bench_row("attention_forward (window)", "compute", 2, R"(, "percent": 50)"));
+        bench_row("attention_forward (window)", "compute", 2, R"(, "percent": 50)") +
+        bench_row("launch, short kernels", "memory", 0.12345,
+                  R"(, "op": "launches", "percent": 80, "rival": "one launch", "rival_ms": 0.1)"));
     write_file_atomically(
         results.folder / "results.jsonl",
         read_file(results.folder / "results.jsonl") +
@@ -73,6 +75,9 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     CHECK(contains(results.line("attention_backward,"), "(1.33 x) | 1.5 x cuDNN: met |"));
     CHECK(contains(results.line("cudnn_attention_backward,"), "| other 1000.0 us (2.00 x) |  |"));
     CHECK(contains(results.line("attention_forward (window)"), "| 50 % |  |  |"));
+    // What a launch costs is no rate, and has no goal.
+    CHECK(results.line("launch, short kernels, 124M") ==
+          "| launch, short kernels, 124M, bf16 | 123.45 | 23.45 to 223.45 |  |  | one launch 100.0 us (1.23 x) |  |");
     CHECK(results.line("GPT-2 124M |") == "| GPT-2 124M | own | 561234 | 934.10 | 60.2 % |");
     CHECK(results.line("doctor") == "| doctor | **FAILED** | a \\| b |");
     // Row by row with the prediction and the reason for the deviation; rows without a measurement are marked.

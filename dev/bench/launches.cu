@@ -9,8 +9,8 @@ tiny kernels     256 of them in a row: start and gap together. Their ends and be
 short kernels    kernels that each convert what a copy would in 10 us, beside one launch that converts it all. The
                  difference is what each launch beyond the first costs: start and gap, and also the time in which the
                  last blocks of one kernel and the first ones of the next leave part of the GPU idle.
-host's time      of the calls that enqueue, over their number, by the host's clock: launch(), and a GEMM by cuBLASLt whose
-                 algorithm is already chosen.
+host's time      of the calls that enqueue, over their number, by the host's clock: launch(), and a GEMM by cuBLASLt,
+                 whose algorithm is already chosen.
 
 Start and gap are never told apart: that would need the times of single blocks. In a graph are the same kernels,
 captured and replayed; the start of the graph itself is part of the row, divided by the number of its kernels.

@@ -96,19 +96,19 @@ Rows launch_rows(double alone, double tiny, double tiny_in_graph, double beyond,
             {.what = "launch, host's time for a GEMM", .shape = "small", .ms = 6.5e-3}};
 }
 
-// A hundred kernels of so many bytes, of which some are in a graph, and GEMMs that take hardly any time.
+// A hundred kernels of so many bytes, then GEMMs that take hardly any time. The first launches are in a graph.
 StepTrace step_of(double bytes, int in_graph, int gemms) {
     StepTrace trace;
     const auto add = [&](const TracedWork& work) {
         trace.items.push_back({TraceItem::Kind::work, 0, int64_t(trace.work.size())});
         trace.work.push_back(work);
     };
-    for (int i = 0; i < 100; i++) {
-        TracedWork work = kernel_of("gelu_forward", "gelu_forward", bytes);
+    for (int i = 0; i < 100 + gemms; i++) {
+        TracedWork work =
+            i < 100 ? kernel_of("gelu_forward", "gelu_forward", bytes) : gemm_of({.m = 8, .n = 8, .k = 8});
         work.in_graph = i < in_graph;
         add(work);
     }
-    for (int i = 0; i < gemms; i++) add(gemm_of({.m = 8, .n = 8, .k = 8}));
     return trace;
 }
 double step_of(double bytes, int in_graph, const Gpu& gpu, const ModelCase& model) {
@@ -268,6 +268,7 @@ TEST_CASE("calibration: what launches cost in a stream, in a graph and the host"
     const StepTime small = step_time(step_of(100, 4, 4), c->gpu, c->cases[1], 1);
     CHECK(small.host_launches == 101);
     CHECK(small.host_s == Approx((97 * 2.25 + 4 * 6.5) * us));
+    CHECK(step_time(step_of(100, 103, 4), c->gpu, c->cases[1], 1).host_s == Approx((2.25 + 6.5) * us));
     CHECK(step_time(step_of(100, 4, 4), h100(), kMid, 1).host_s == Approx(101 * kMid.host_s));
 
     REQUIRE(c->rows.size() == 7);
@@ -333,6 +334,9 @@ TEST_CASE("calibration: a start is not longer than a launch, and benchmarks have
     CHECK(less->cases[0].host_gemm_s == Approx(6.5 * us));
     CHECK(less->rows.size() == 3);
     CHECK(less->num_unused == 3);
+    rows = launch_rows(1.5, 2.5, 1.75, 2.25, 1.5);
+    rows.pop_back();
+    CHECK(Results(rows).calibration()->cases[0].host_gemm_s == Approx(2.25 * us));
     // Too slow a start to tell anything of a short launch.
     rows = launch_rows(30, 2.5, 1.75, 2.25, 1.5);
     rows.push_back({.what = "gelu_forward", .ms = 0.05, .bytes = 1e8});

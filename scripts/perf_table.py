@@ -7,7 +7,7 @@
     scripts/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a valid row
 
 RESULTS, or each of its folders first, second, ..., has machine.json (hardware and software) and results.jsonl: rows of
-dev/bench (bench.h), training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
+dev/bench (bench.h) and of bench-comm, training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
 library is faster stay in the table. doc/results/predicted-*.json has the predictions from before any measurement;
 RESULTS/notes.json, {"what": "reason"}, explains deviations from them. Needs only Python 3.
 """
@@ -23,7 +23,7 @@ PAGE = ROOT / "doc/performance.md"
 NOT_MEASURED = "not measured"
 
 CALLS = ["first", "second", "third", "fourth", "comm"]  # in this order, where a later row counts
-TYPES = ("bench", "train", "check", "op", "kernel", "model")
+TYPES = ("bench", "train", "check", "op", "kernel", "model", "comm")
 TEXTS = {"op", "what", "shape", "device", "dtype", "bound"}
 NUMBERS = {"median_ms", "min_ms", "p90_ms", "bytes", "flops", "peak", "percent", "runs"}
 
@@ -65,7 +65,7 @@ def read_rows(path):
 
 # Rows with equal values of these keys measure the same thing.
 KEYS = ("type", "device", "what", "shape", "dtype", "attention", "run", "algorithms", "head_rows", "part", "check", "op",
-        "kernel")  # fmt: skip
+        "kernel", "ranks", "buffer")  # fmt: skip
 
 
 def check_bench_row(where, row):
@@ -189,6 +189,12 @@ def model_table(rows):
     return table(["op, shape", "predicted ms", "measured ms", "ratio", "calibrated"], lines)
 
 
+def comm_table(rows):
+    lines = [[f"{row['what']}, {row['ranks']} ranks", f"{row['buffer'] / 1024:.0f}", f"{row['us']:.1f}", f"{row['bus_gb_per_s']:.3g}"]
+             for row in rows]  # fmt: skip
+    return table(["collective", "KB", "us", "bus GB/s"], lines)
+
+
 def folders_of(results):
     """The folder itself, or the folders of its parts."""
     if (results / "machine.json").is_file():
@@ -230,6 +236,8 @@ def results_text(results):
             f"{peak / 1e9:.0f} GB/s copied" if bound == "memory" else f"{peak / 1e12:.0f} TFLOP/s in {dtype}"
             for dtype, bound, peak in widest(peaks)) + ".\n"  # fmt: skip
         text += "\n" + bench_table(of["bench"])
+    if of["comm"]:
+        text += f"\nCollectives (`train_gpt bench-comm`), {of['comm'][-1]['how']}:\n\n" + comm_table(of["comm"])
     if of["model"]:
         text += ("\nThe model of `plan` beside them; calibrated: measured over what it says with these rates "
                  "(`plan --calibrate`):\n\n" + model_table(of["model"]))  # fmt: skip

@@ -25,6 +25,18 @@ struct BenchRow {
     int64_t rows, in, out, keys, head_size;  // 0: not of this op
 };
 
+// A row of bench-comm: a collective of NCCL between GPUs.
+struct CommRow {
+    std::string what, device;
+    int64_t ranks, bytes;
+    double seconds;
+    int passes;  // 0: the model's collectives are others
+};
+struct Rows {
+    std::vector<BenchRow> bench;
+    std::vector<CommRow> comm;
+};
+
 // Launch overhead hardly matters for longer times. The rate of a shorter launch cannot be derived from its time.
 constexpr double kLongEnough = 20e-6;
 constexpr size_t kEnoughRows = 4;  // to estimate the spread between low and high
@@ -74,9 +86,30 @@ std::vector<std::string> files_of(const std::string& paths) {
     return files;
 }
 
+// The last one counts of those that are the `same`.
+template <class Row, class Same>
+void add_row(std::vector<Row>& rows, Row row, Same&& same) {
+    const auto found = std::find_if(rows.begin(), rows.end(), same);
+    if (found == rows.end())
+        rows.push_back(std::move(row));
+    else
+        *found = std::move(row);
+}
+
+CommRow comm_row(const Json& row, const std::string& where) {
+    CommRow one{text_in(row, "what", where),   text_in(row, "device", where),      size_in(row, "ranks", where),
+                size_in(row, "buffer", where), number_in(row, "us", where) * 1e-6, 0};
+    const int64_t hosts = size_in(row, "hosts", where);
+    // The model has full servers, and NCCL.
+    const bool is_modeled = text_in(row, "how", where).rfind("NCCL ", 0) == 0 && one.ranks > 1 &&
+                            hosts == (one.ranks + kGpusPerServer - 1) / kGpusPerServer;
+    if (is_modeled) one.passes = one.what == "all-reduce" ? 2 : one.what == "all-to-all" ? 0 : 1;
+    return one;
+}
+
 // Rows of benchmarks in the order of the files; of duplicates the last one counts.
-std::vector<BenchRow> read_rows(const std::string& paths) {
-    std::vector<BenchRow> rows;
+Rows read_rows(const std::string& paths) {
+    Rows rows;
     for (const std::string& path : files_of(paths)) {
         const std::string text = read_file(path);
         int number = 0;
@@ -87,36 +120,40 @@ std::vector<BenchRow> read_rows(const std::string& paths) {
             begin = end + 1;
             const Json row = parse_json(line);
             if (!row.is_object()) refuse(where, "not a row: expected a JSON object as dev/bench writes with --json");
-            if (text_in(row, "type", where) != "bench") continue;
+            const std::string type = text_in(row, "type", where);
+            if (type == "comm") {
+                const CommRow one = comm_row(row, where);
+                add_row(rows.comm, one, [&](const CommRow& other) {
+                    return other.what == one.what && other.device == one.device && other.ranks == one.ranks &&
+                           other.bytes == one.bytes;
+                });
+            }
+            if (type != "bench") continue;
             if (row.value("smoke", Json(false)) == Json(true)) refuse(where, "a --smoke run measures nothing");
             const std::string bound = text_in(row, "bound", where);
             if (bound != "memory" && bound != "compute")
                 refuse(where, "bound: expected memory or compute, found " + bound);
             const bool has_rival = row.contains("rival");
-            BenchRow one{text_in(row, "what", where),
-                         text_in(row, "shape", where),
-                         text_in(row, "device", where),
-                         text_in(row, "dtype", where),
-                         bound == "memory",
-                         number_in(row, "median_ms", where) * 1e-3,
-                         number_in(row, "bytes", where),
-                         number_in(row, "flops", where),
-                         number_in(row, "peak", where),
-                         has_rival ? number_in(row, "rival_ms", where) * 1e-3 : 0,
-                         has_rival ? text_in(row, "rival", where) : "",
-                         size_in(row, "rows", where),
-                         size_in(row, "in", where),
-                         size_in(row, "out", where),
-                         size_in(row, "keys", where),
-                         size_in(row, "head_size", where)};
-            const auto same = std::find_if(rows.begin(), rows.end(), [&](const BenchRow& other) {
+            const BenchRow one{text_in(row, "what", where),
+                               text_in(row, "shape", where),
+                               text_in(row, "device", where),
+                               text_in(row, "dtype", where),
+                               bound == "memory",
+                               number_in(row, "median_ms", where) * 1e-3,
+                               number_in(row, "bytes", where),
+                               number_in(row, "flops", where),
+                               number_in(row, "peak", where),
+                               has_rival ? number_in(row, "rival_ms", where) * 1e-3 : 0,
+                               has_rival ? text_in(row, "rival", where) : "",
+                               size_in(row, "rows", where),
+                               size_in(row, "in", where),
+                               size_in(row, "out", where),
+                               size_in(row, "keys", where),
+                               size_in(row, "head_size", where)};
+            add_row(rows.bench, one, [&](const BenchRow& other) {
                 return other.what == one.what && other.shape == one.shape && other.device == one.device &&
                        other.dtype == one.dtype;
             });
-            if (same == rows.end())
-                rows.push_back(std::move(one));
-            else
-                *same = std::move(one);
         }
     }
     return rows;
@@ -240,6 +277,14 @@ std::vector<Sample> samples_of(const BenchRow& row, const Gpu& gpu) {
     return samples;
 }
 
+// The quantile `share` of the values, interpolated between neighbors.
+double quantile(std::vector<double> values, double share) {
+    std::sort(values.begin(), values.end());
+    const double at = share * double(values.size() - 1);
+    const size_t below = size_t(at), above = std::min(below + 1, values.size() - 1);
+    return values[below] + (at - double(below)) * (values[above] - values[below]);
+}
+
 // ---- launches ------------------------------------------------------------------------------------------------------
 
 // The rows of dev/bench/launches.cu, which says what they measure. 0: there is no such row.
@@ -310,6 +355,58 @@ BetweenEvents between_events(const LaunchTimes& times) {
     return result;
 }
 
+// ---- collectives ---------------------------------------------------------------------------------------------------
+
+// Buffers whose time is nearly all bandwidth, or nearly all latency.
+constexpr int64_t kLargeBuffer = 64 << 20, kSmallBuffer = 64 << 10;
+
+double predicted_s(const CommRow& row, const Gpu& gpu, const ModelCase& model) {
+    return collective_seconds(double(row.bytes), row.passes, gpu, model, int(row.ranks));
+}
+// The factor for `constant` of the model with which the median of these rows is predicted as measured; 0: there are
+// none, or none can be.
+double fitted(const std::vector<CommRow>& rows, const Gpu& gpu, ModelCase model, double ModelCase::*constant) {
+    std::vector<double> factors;
+    for (const CommRow& row : rows) {
+        ModelCase low = model, high = model, mid = model;
+        low.*constant /= 1e3, high.*constant *= 1e3;
+        const bool rises = predicted_s(row, gpu, high) > predicted_s(row, gpu, low);
+        for (int i = 0; i < 60; i++) {
+            mid.*constant = std::sqrt(low.*constant * high.*constant);
+            ((predicted_s(row, gpu, mid) < row.seconds) == rises ? low : high) = mid;
+        }
+        const double factor = mid.*constant / (model.*constant);
+        if (factor > 2e-3 && factor < 500) factors.push_back(factor);
+    }
+    return factors.empty() ? 0 : quantile(factors, 0.5);
+}
+
+// Sets the bandwidths of c.gpu, and returns the factor of latencies; 1: not measured.
+double fit_collectives(Calibration& c, const std::vector<CommRow>& rows) {
+    ModelCase model = kMid;
+    const auto of = [&](bool in_server, bool large) {
+        std::vector<CommRow> some;
+        for (const CommRow& row : rows)
+            if (row.passes > 0 && (row.ranks <= kGpusPerServer) == in_server &&
+                (large ? row.bytes >= kLargeBuffer : row.bytes <= kSmallBuffer))
+                some.push_back(row);
+        return some;
+    };
+    // Each is measured beside a little of the other.
+    for (int i = 0; i < 4; i++) {
+        if (const double factor = fitted(of(true, true), c.gpu, model, &ModelCase::wire); factor > 0)
+            c.gpu.collective *= factor, c.has_collectives = true;
+        if (const double factor = fitted(of(false, true), c.gpu, model, &ModelCase::wire); factor > 0)
+            c.gpu.network = 1e-9 * wire_bytes_per_s(c.gpu, kGpusPerServer + 1) * factor / kGpusPerServer,
+            c.has_collectives = true;
+        std::vector<CommRow> small = of(true, false);
+        for (const CommRow& row : of(false, false)) small.push_back(row);
+        if (const double factor = fitted(small, c.gpu, model, &ModelCase::latency); factor > 0)
+            model.latency *= factor, c.has_collectives = true;
+    }
+    return model.latency;
+}
+
 // ---- fit -----------------------------------------------------------------------------------------------------------
 
 int num_launches(const Sample& sample) {
@@ -336,14 +433,6 @@ bool tells_rate(const Sample& sample, const Gpu& gpu, const BetweenEvents& betwe
     return std::all_of(sample.work.begin(), sample.work.end(), [&](const TracedWork& work) {
         return std::string(time_of(work, gpu, kMid, 1).bound) == (sample.factor.empty() ? "memory" : "tensor cores");
     });
-}
-
-// The quantile `share` of the values, interpolated between neighbors.
-double quantile(std::vector<double> values, double share) {
-    std::sort(values.begin(), values.end());
-    const double at = share * double(values.size() - 1);
-    const size_t below = size_t(at), above = std::min(below + 1, values.size() - 1);
-    return values[below] + (at - double(below)) * (values[above] - values[below]);
 }
 
 // Sets each factor and share so that the median of its rows is predicted as measured.
@@ -395,17 +484,19 @@ ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vect
 std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu& gpu) {
     const auto c = std::make_shared<Calibration>();
     c->paths = paths, c->before = c->gpu = gpu;
-    std::vector<BenchRow> rows = read_rows(paths);
-    require(!rows.empty(), "--calibrate %s: no row of a benchmark: expected what dev/bench writes with --json",
-            paths.c_str());
+    auto [rows, comm_rows] = read_rows(paths);
+    require(!rows.empty() || !comm_rows.empty(),
+            "--calibrate %s: no row of a benchmark: expected what dev/bench writes with --json", paths.c_str());
     std::set<std::string> cards, others;
     for (const BenchRow& row : rows) (is_of(row.device, gpu.name) ? cards : others).insert(row.device);
+    for (const CommRow& row : comm_rows) (is_of(row.device, gpu.name) ? cards : others).insert(row.device);
     require(!cards.empty(), "--calibrate %s: measured on %s, which is no %s: --gpu names the card of the benchmarks",
             paths.c_str(), others.begin()->c_str(), gpu.name);
     require(cards.size() == 1, "--calibrate %s: rows of %s and of %s: expected those of one card", paths.c_str(),
             cards.begin()->c_str(), cards.rbegin()->c_str());
     c->device = *cards.begin();
     std::erase_if(rows, [&](const BenchRow& row) { return row.device != c->device; });
+    std::erase_if(comm_rows, [&](const CommRow& row) { return row.device != c->device; });
 
     double copy = 0, gemm = 0, cold = 0, warm = 0;
     std::vector<Sample> samples;
@@ -425,7 +516,7 @@ std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu
         c->num_unused += more.empty();
         samples.insert(samples.end(), more.begin(), more.end());
     }
-    require(copy > 0 || gemm > 0,
+    require(copy > 0 || gemm > 0 || !comm_rows.empty(),
             "--calibrate %s: no row of a benchmark in bf16, in which the model computes: leave --fp32 out of dev/bench",
             paths.c_str());
     c->has_copy = copy > 0, c->has_gemm = gemm > 0;
@@ -436,10 +527,23 @@ std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu
     const BetweenEvents between = between_events(launches);
     fit(*c, samples, between);
     c->gpu.measured = &c->rates;
-    for (size_t i = 0; i < 3; i++) c->cases[i] = spread(*kCases[i], *c, samples, launches);
+    const double latency = fit_collectives(*c, comm_rows);
+    for (size_t i = 0; i < 3; i++) {
+        c->cases[i] = spread(*kCases[i], *c, samples, launches);
+        c->cases[i].latency = latency;
+    }
     for (const Sample& sample : samples)
         c->rows.push_back({sample.what, sample.shape, predicted_s(sample, gpu, {}), sample.seconds,
                            predicted_s(sample, c->gpu, between)});
+    for (const CommRow& row : comm_rows) {
+        c->num_unused += row.passes == 0;
+        if (row.passes == 0) continue;
+        const bool is_large = row.bytes >= 1 << 20;
+        c->rows.push_back(
+            {format("%s, %ld ranks", row.what.c_str(), long(row.ranks)),
+             format("%.0f %s", double(row.bytes) / (is_large ? 1 << 20 : 1 << 10), is_large ? "MB" : "KB"),
+             predicted_s(row, gpu, kMid), row.seconds, predicted_s(row, c->gpu, c->cases[1])});
+    }
     for (const LaunchRow& launch : kLaunchRows) {
         const double measured = launches.*launch.time;
         const bool is_alone = launch.time == &LaunchTimes::alone;
@@ -471,6 +575,11 @@ std::string text_of(const Calibration& c) {
         launch_constant("start of a kernel, us", &ModelCase::start_s);
         launch_constant("gap between launches in a stream, us", &ModelCase::gap_s);
         launch_constant("gap between launches in a graph, us", &ModelCase::graph_gap_s);
+    }
+    if (c.has_collectives) {
+        constant("collectives in a server, GB/s", c.before.collective, c.gpu.collective);
+        constant("network of a GPU, GB/s", c.before.network, c.gpu.network);
+        constant("latency of collectives", 1, c.cases[1].latency);
     }
     if (c.has_host) {
         launch_constant("host's time for a kernel, us", &ModelCase::host_s);

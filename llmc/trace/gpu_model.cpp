@@ -377,12 +377,12 @@ double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelC
         const double inside = servers > 1 ? std::max(hop(kRing), kNetworkOverhead[p]) : hop(kRing);
         const double leaving = servers - 1, staying = W - 1 - leaving;
         const double ring = kRing.begin[p] + passes * (staying * inside + leaving * kRing.network[p]);
-        best = std::min(best, 1e-6 * ring + passes * (W - 1) / W * bytes / rate);
+        best = std::min(best, 1e-6 * assumed.latency * ring + passes * (W - 1) / W * bytes / rate);
         if (passes < 2) continue;
         // An all-reduce may instead go up and down a tree over the servers.
         const double in_server = std::min(W, double(kGpusPerServer)) - 1;
         const double tree = kTree.begin[p] + 2 * (in_server * hop(kTree) + std::log2(servers) * kTree.network[p]);
-        best = std::min(best, 1e-6 * tree + 2 * bytes / rate);
+        best = std::min(best, 1e-6 * assumed.latency * tree + 2 * bytes / rate);
     }
     return best;
 }
@@ -393,10 +393,11 @@ double collective_seconds_between(double bytes, int passes, const Gpu& gpu, cons
     double best = 1e30;
     for (int p = 0; p < 3; p++) {
         const double rate = wire * kProtocolShare[p];
-        best = std::min(
-            best, 1e-6 * (kRing.begin[p] + passes * (W - 1) * kRing.network[p]) + passes * (W - 1) / W * bytes / rate);
+        const double ring = kRing.begin[p] + passes * (W - 1) * kRing.network[p];
+        best = std::min(best, 1e-6 * assumed.latency * ring + passes * (W - 1) / W * bytes / rate);
         if (passes < 2) continue;
-        best = std::min(best, 1e-6 * (kTree.begin[p] + 2 * std::log2(W) * kTree.network[p]) + 2 * bytes / rate);
+        const double tree = kTree.begin[p] + 2 * std::log2(W) * kTree.network[p];
+        best = std::min(best, 1e-6 * assumed.latency * tree + 2 * bytes / rate);
     }
     return best;
 }
@@ -410,7 +411,7 @@ double all_to_all_seconds(double bytes, const Gpu& gpu, const ModelCase& assumed
     const double inside = (here - 1) / W * bytes / (1e9 * gpu.collective * assumed.wire);
     const double outside = (W - here) / W * bytes / (1e9 * gpu.network * assumed.wire);
     const double hop = leaves ? kRing.network[kSimple] : gpu.has_nvlink() ? kRing.nvlink[kSimple] : kRing.pcie[kSimple];
-    return 1e-6 * (kRing.begin[kSimple] + hop) + (W - 1) * kMessage + std::max(inside, outside);
+    return 1e-6 * assumed.latency * (kRing.begin[kSimple] + hop) + (W - 1) * kMessage + std::max(inside, outside);
 }
 
 WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size) {

@@ -39,6 +39,7 @@ struct ModelCase {
     double start_s = kKernelStart;
     double graph_gap_s = kGraphGap * gap_s;
     double host_gemm_s = host_s;  // for a GEMM by cuBLASLt
+    double latency = 1;           // factor for the beginning and the hops of a collective
 };
 inline constexpr ModelCase kLow = {"low", 0.93, 0.88, 0.93, 0.75, 1.2e-6, 6e-6, 0.85};
 inline constexpr ModelCase kMid = {"mid", 1, 1, 1, 1, 0.8e-6, 4e-6, 0.93};

@@ -34,7 +34,7 @@ struct FakeMachine {
             *compute-apps*) ;;
             *memory.used*) echo 1000 ;;
             *=name,*) echo 'NVIDIA H200, 580.1, 143771, 1980, 3201, 700.00' ;;
-            *=name*) echo 'NVIDIA H200' ;;
+            *=name*) echo 'NVIDIA H200'; [ -z "$TWO_GPUS" ] || echo 'NVIDIA H200' ;;
             *-lms*) echo '1755, 3201, 601.5'; exec sleep 60 ;;
             *memory.total*) echo 143771 ;;
             *compute_cap*) echo "${COMPUTE_CAP:-9.0}" ;;
@@ -380,6 +380,7 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
             --seq-len=*) flag=--seq-len=16 ;;
             --total-batch-size=*) flag=--total-batch-size=256 ;;
             --comm-timeout=*) flag=--comm-timeout=6 ;;
+            --json=*) set -- "$@" --mib=1 ;;
             esac
             set -- "$@" "$flag"
         done
@@ -396,12 +397,19 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
     CHECK(contains(machine.result("2 ranks, resumed by 1"), "\"ok\""));
     CHECK(contains(machine.result("2 ranks, memory of NCCL"), "\"measured\""));
     CHECK(contains(machine.result("mpirun -np 1"), "one GPU"));
+    CHECK(contains(machine.result("bench-comm of 1 ranks"), "one GPU"));
     // One GPU for all ranks, and the flags that the names of the checks promise.
     const std::string log = machine.read("out/comm.log");
     for (const char* flag : {"--grad-comm=bf16", "--optimizer=muon"}) CHECK(count(log, flag) == 2);
     CHECK(count(log, "--resume=") == 1);
     CHECK(contains(machine.read("nccl_variables"), "1 8 --local-rank=0"));
     CHECK_FALSE(contains(machine.read("nccl_variables"), "--local-rank=1"));
+    CHECK(machine.has_good_results());
+
+    // With two GPUs. Three ranks have no batch of their own here.
+    machine.check("comm", "NO_BUILD=1 RANKS=3 TWO_GPUS=1");
+    CHECK(contains(machine.result("bench-comm of 2 ranks"), "24 rows, "));
+    CHECK(count(machine.read("out/results.jsonl"), R"("type": "comm", "what": "all-reduce", "device": "cpu")") == 6);
     CHECK(machine.has_good_results());
 
     nccl_is(23002);

@@ -56,6 +56,9 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
             R"({"type": "train", "run": "124M", "what": "GPT-2 124M", "attention": "own", "tokens_per_second": 561234.5,)"
             R"( "step_ms": 934.1, "mfu_percent": 60.25})"
             "\n"
+            R"({"type": "comm", "what": "all-reduce", "device": "NVIDIA H200", "how": "NCCL 2", "ranks": 8, )"
+            R"("hosts": 1, "buffer": 4096, "calls": 9, "us": 30.25, "bus_gb_per_s": 0.238})"
+            "\n"
             R"({"type": "check", "part": "first", "check": "doctor", "result": "FAILED", "note": "a | b", "seconds": 1})"
             "\n");
     write_file_atomically(results.folder / "notes.json", R"({"GPT-2 124M, B 32, own attention": "a cooler card"})");
@@ -79,6 +82,7 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     CHECK(results.line("launch, short kernels, 124M") ==
           "| launch, short kernels, 124M, bf16 | 123.45 | 23.45 to 223.45 |  |  | one launch 100.0 us (1.23 x) |  |");
     CHECK(results.line("GPT-2 124M |") == "| GPT-2 124M | own | 561234 | 934.10 | 60.2 % |");
+    CHECK(results.line("all-reduce") == "| all-reduce, 8 ranks | 4 | 30.2 | 0.238 |");
     CHECK(results.line("doctor") == "| doctor | **FAILED** | a \\| b |");
     // Row by row with the prediction and the reason for the deviation; rows without a measurement are marked.
     const std::string own = "GPT-2 124M, B 32, own attention", cudnn = "GPT-2 124M, B 32, cuDNN";

@@ -343,6 +343,67 @@ TEST_CASE("calibration: a start is not longer than a launch, and benchmarks have
     CHECK(Results(rows).calibration()->rates.shares.empty());
 }
 
+TEST_CASE("calibration: collectives of NCCL", "[calibration]") {
+    const auto row = [](const char* what, int ranks, int hosts, double bytes, double seconds, const char* more = "",
+                        const char* how = "NCCL 2.30.3, some ranks") {
+        return format(R"({"type": "comm", "what": "%s", "device": "%s", "how": "%s", "ranks": %d, "hosts": %d, )"
+                      R"("buffer": %.0f, "calls": 9, "us": %.17g, "bus_gb_per_s": 1%s})",
+                      what, kCard, how, ranks, hosts, bytes, 1e6 * seconds, more) +
+               "\n";
+    };
+    const auto calibrated = [](const std::string& text) { return Results(text).calibration(); };
+    // A ring of 8 at 280 GB/s, whose beginning and 7 hops take 1.5 times as long as NCCL's own model says; of the
+    // protocols Simple is faster for much, LL for little. LL sends a flag with every word.
+    const double simple_s = 1.5e-6 * (8.4 + 7 * 3.4), ll_s = 1.5e-6 * (6.6 + 7 * 0.6), MiB = 1 << 20, KiB = 1 << 10;
+    const double large_s = 7. / 8 * 256 * MiB / 280e9 + simple_s;
+    const double small_s = 7. / 8 * 16 * KiB / 140e9 + ll_s;
+    const std::string one_server =
+        row("all-gather", 8, 1, 256 * MiB, large_s) + row("reduce-scatter", 8, 1, 16 * KiB, small_s);
+    const auto c = calibrated(one_server);
+    CHECK(c->gpu.collective == Approx(280).epsilon(1e-3));
+    CHECK(c->gpu.network == h100().network);
+    for (const ModelCase& model : c->cases) CHECK(model.latency == Approx(1.5).epsilon(1e-3));
+    CHECK(c->cases[0].wire == kLow.wire);
+    CHECK(collective_seconds(8e9, 1, c->gpu, c->cases[1], 8) == Approx(7e9 / 280e9 + simple_s).epsilon(1e-3));
+    CHECK(all_to_all_seconds(0, c->gpu, c->cases[1], 8) == Approx(1.5e-6 * (8.4 + 3.4) + 7e-6).epsilon(1e-3));
+    CHECK(collective_seconds_between(0, 1, c->gpu, c->cases[1], 2) == Approx(1.5e-6 * (6.6 + 2.7)).epsilon(1e-3));
+    CHECK(collective_seconds_between(0, 2, c->gpu, c->cases[1], 8) == Approx(1.5e-6 * (6.8 + 6 * 5)).epsilon(1e-3));
+    REQUIRE(c->rows.size() == 2);
+    CHECK(c->rows[0].what == "all-gather, 8 ranks");
+    CHECK(c->rows[0].shape == "256 MB");
+    CHECK(c->rows[0].predicted_s == Approx(7. / 8 * 256 * MiB / 350e9 + simple_s / 1.5));
+    CHECK(c->rows[0].calibrated_s == Approx(c->rows[0].measured_s).epsilon(1e-3));
+    CHECK(c->rows[1].shape == "16 KB");
+    const std::string text = text_of(*c);
+    INFO(text);
+    CHECK(contains(text, format("%-44s %10.4g %10.4g %7.2f\n", "collectives in a server, GB/s", 350., 280., 0.8)));
+    CHECK(contains(text, format("%-44s %10.4g %10.4g %7.2f\n", "latency of collectives", 1., 1.5, 1.5)));
+
+    // An all-reduce goes around twice; where no small buffer was measured, its latency is as assumed.
+    const double twice_s = 14. / 8 * 256 * MiB / 280e9 + 1e-6 * (8.4 + 14 * 3.4);
+    CHECK(calibrated(row("all-reduce", 8, 1, 256 * MiB, twice_s))->gpu.collective == Approx(280).epsilon(1e-3));
+    // Two servers: each of 16 GPUs' 15 sixteenths of the buffer leave by 8 network cards at 36 GB/s.
+    const auto two = calibrated(row("all-gather", 16, 2, 4096 * MiB, 15. / 16 * 4096 * MiB / 288e9));
+    CHECK(two->gpu.network == Approx(36).epsilon(0.02));
+    CHECK(two->gpu.collective == h100().collective);
+    CHECK(two->cases[1].latency == 1);
+    // The last of equal rows counts.
+    CHECK(calibrated(row("all-gather", 8, 1, 256 * MiB, 1) + one_server)->gpu.collective == Approx(280).epsilon(1e-3));
+    // Nothing of these: half of a server on each of two, virtual ranks, an all-to-all, a size between.
+    const auto none = calibrated(row("all-gather", 8, 2, 256 * MiB, 1) +
+                                 row("all-reduce", 4, 1, 256 * MiB, 1, "", "4 virtual ranks on one GPU") +
+                                 row("all-to-all", 8, 1, 256 * MiB, 1) + row("all-gather", 8, 1, 4 * MiB, 1e-3));
+    CHECK_FALSE(none->has_collectives);
+    CHECK(none->gpu.collective == h100().collective);
+    CHECK(none->num_unused == 3);
+    CHECK(none->rows.size() == 1);
+    CHECK(Results(one_server).error(*find_gpu("H200")) ==
+          std::string("2: --calibrate : measured on ") + kCard +
+              ", which is no H200: --gpu names the card of the benchmarks");
+    CHECK(Results(row("all-gather", -8, 1, MiB, 1)).error() ==
+          "2: --calibrate :1: ranks: expected a number above zero, found -8");
+}
+
 TEST_CASE("calibration: low and high are as far apart as the rows", "[calibration]") {
     const double copy = h100().copy_bytes_per_s();
     Rows rows;

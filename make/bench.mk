@@ -10,8 +10,9 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 	$(if $(BENCH),,$(error no benchmark$(if $(OP), dev/bench/$(OP).cu; there are: $(notdir $(BENCHES)), in dev/bench)))
 	@set -e; for bench in $(BENCH); do $$bench; done
 
-# On the emulator: the benchmarks of ops with a kernel. None of them needs collectives.
-EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh)))
+# On the emulator: the benchmarks of ops with a kernel, and that of launches. None of them needs collectives.
+EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh))) \
+  $(patsubst $(O)/bench/%,$(E)/bench/%,$(filter %/launches,$(BENCH)))
 $(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)

@@ -7,7 +7,7 @@
     scripts/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a valid row
 
 RESULTS, or each of its folders first, second, ..., has machine.json (hardware and software) and results.jsonl: rows of
-dev/bench (bench.h), training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
+dev/bench (bench.h) and of bench-comm, training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
 library is faster stay in the table. doc/results/predicted-*.json has the predictions from before any measurement;
 RESULTS/notes.json, {"what": "reason"}, explains deviations from them. Needs only Python 3.
 """
@@ -23,14 +23,14 @@ PAGE = ROOT / "doc/performance.md"
 NOT_MEASURED = "not measured"
 
 CALLS = ["first", "second", "third", "fourth", "comm"]  # in this order, where a later row counts
-TYPES = ("bench", "train", "check", "op", "kernel", "model")
+TYPES = ("bench", "train", "check", "op", "kernel", "model", "comm")
 TEXTS = {"op", "what", "shape", "device", "dtype", "bound"}
 NUMBERS = {"median_ms", "min_ms", "p90_ms", "bytes", "flops", "peak", "percent", "runs"}
 
 # Goals, whose sources are in doc/performance.md: (kind, pattern of `what`, goal); the first match counts. fraction: percent
-# of the peak; rival: at most this multiple of the rival's time; none: kernels of other libraries.
+# of the peak; rival: at most this multiple of the rival's time; none: kernels of other libraries, and launches themselves.
 GOALS = [
-    ("none", r"cudnn_|sustained", 0),
+    ("none", r"cudnn_|sustained|launch,", 0),
     ("fraction", r"layernorm_backward|rmsnorm_backward", 75),
     ("rival", r"attention_", 1.5),
     ("fraction", r"matmul_", 88),
@@ -65,7 +65,7 @@ def read_rows(path):
 
 # Rows with equal values of these keys measure the same thing.
 KEYS = ("type", "device", "what", "shape", "dtype", "attention", "run", "algorithms", "head_rows", "part", "check", "op",
-        "kernel")  # fmt: skip
+        "kernel", "ranks", "buffer")  # fmt: skip
 
 
 def check_bench_row(where, row):
@@ -108,6 +108,9 @@ def bench_table(rows):
         rate = f"{row['bytes'] / seconds / 1e9:.0f} GB/s"
         if row["bound"] == "compute":
             rate = f"{row['flops'] / seconds / 1e12:.1f} TFLOP/s"
+        percent, digits = f"{row['percent']:.0f} %", 1
+        if row["op"] == "launches":
+            rate, percent, digits = "", "", 2
         rival = ""
         if "rival" in row:
             times = row["median_ms"] / row["rival_ms"]
@@ -115,8 +118,8 @@ def bench_table(rows):
         goal, met = goal_of(row)
         verdict = "" if met is None else f"{goal}: {'met' if met else '**missed**'}"
         more = "".join(f", {name} {row[key]}" for key, name in (("algorithms", "algorithms:"), ("head_rows", "rows:")) if key in row)
-        lines.append([f"{row['what']}, {row['shape']}, {row['dtype']}{more}", f"{row['median_ms'] * 1e3:.1f}",
-                      f"{row['min_ms'] * 1e3:.1f} to {row['p90_ms'] * 1e3:.1f}", rate, f"{row['percent']:.0f} %", rival,
+        lines.append([f"{row['what']}, {row['shape']}, {row['dtype']}{more}", f"{row['median_ms'] * 1e3:.{digits}f}",
+                      f"{row['min_ms'] * 1e3:.{digits}f} to {row['p90_ms'] * 1e3:.{digits}f}", rate, percent, rival,
                       verdict])  # fmt: skip
     return table(["op, shape, type", "median us", "min to p90", "rate", "of peak", "beside it", "goal"], lines)
 
@@ -186,6 +189,12 @@ def model_table(rows):
     return table(["op, shape", "predicted ms", "measured ms", "ratio", "calibrated"], lines)
 
 
+def comm_table(rows):
+    lines = [[f"{row['what']}, {row['ranks']} ranks", f"{row['buffer'] / 1024:.0f}", f"{row['us']:.1f}", f"{row['bus_gb_per_s']:.3g}"]
+             for row in rows]  # fmt: skip
+    return table(["collective", "KB", "us", "bus GB/s"], lines)
+
+
 def folders_of(results):
     """The folder itself, or the folders of its parts."""
     if (results / "machine.json").is_file():
@@ -227,6 +236,8 @@ def results_text(results):
             f"{peak / 1e9:.0f} GB/s copied" if bound == "memory" else f"{peak / 1e12:.0f} TFLOP/s in {dtype}"
             for dtype, bound, peak in widest(peaks)) + ".\n"  # fmt: skip
         text += "\n" + bench_table(of["bench"])
+    if of["comm"]:
+        text += f"\nCollectives (`train_gpt bench-comm`), {of['comm'][-1]['how']}:\n\n" + comm_table(of["comm"])
     if of["model"]:
         text += ("\nThe model of `plan` beside them; calibrated: measured over what it says with these rates "
                  "(`plan --calibrate`):\n\n" + model_table(of["model"]))  # fmt: skip

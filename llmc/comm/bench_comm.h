@@ -4,6 +4,7 @@ Measures the speed of collectives, on any backend:
   const auto timings = time_collectives(comm, device, ranks);   all-reduce, reduce-scatter, all-gather; 1 KB to 256 MB
   comm_table(timings)                                           as Markdown
   comm_csv(timings)                                             one line each
+  comm_rows(timings, device, comm.describe(), W, hosts)         lines of JSON, for `plan --calibrate`
   measure_bandwidth(comm, device, ranks)                        bytes/s, in a fraction of a second
 
 Definitions are those of nccl-tests (doc/PERFORMANCE.md there): `bytes` is the whole buffer, the input of a
@@ -15,8 +16,11 @@ rank, because a training step waits for that rank.
 */
 #pragma once
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 #include "llmc/base/check.h"   // format
@@ -102,10 +106,32 @@ inline std::string comm_csv(const std::vector<CommTiming>& timings) {
     return text;
 }
 
-// The output of the command `bench-comm`.
+// `device` and `how` are names without quotes.
+inline std::string comm_rows(const std::vector<CommTiming>& timings, const std::string& device, const std::string& how,
+                             int ranks, int hosts) {
+    std::string text;
+    for (const CommTiming& t : timings)
+        text += format(
+            "{\"type\": \"comm\", \"what\": \"%s\", \"device\": \"%s\", \"how\": \"%s\", \"ranks\": %d, \"hosts\": %d, "
+            "\"buffer\": %zu, \"calls\": %d, \"us\": %.6g, \"bus_gb_per_s\": %.6g}\n",
+            t.what, device.c_str(), how.c_str(), ranks, hosts, t.bytes, t.calls, t.seconds * 1e6,
+            t.bus_bandwidth() * 1e-9);
+    return text;
+}
+
+// The output of the command `bench-comm`. Rank 0 appends rows to the file `json`, unless that is "".
 template <class Device>
-std::string bench_comm(Comm<Device>& comm, Device& device, Ranks& ranks, size_t most_bytes) {
-    return comm.describe() + "\n\n" + comm_table(time_collectives(comm, device, ranks, most_bytes));
+std::string bench_comm(Comm<Device>& comm, Device& device, Ranks& ranks, size_t most_bytes,
+                       const std::string& json = "", const std::string& device_name = "") {
+    const std::vector<CommTiming> timings = time_collectives(comm, device, ranks, most_bytes);
+    if (!json.empty() && comm.rank == 0) {
+        const std::string rows = comm_rows(timings, device_name, comm.describe(), comm.world_size, ranks.num_hosts);
+        std::FILE* const file = std::fopen(json.c_str(), "a");
+        require(file, "--json %s: cannot be written: %s", json.c_str(), std::strerror(errno));
+        const bool written = std::fwrite(rows.data(), 1, rows.size(), file) == rows.size();
+        require(std::fclose(file) == 0 && written, "--json %s: cannot be written", json.c_str());
+    }
+    return comm.describe() + "\n\n" + comm_table(timings);
 }
 
 // The bus bandwidth in bytes/s, from an all-reduce that grows until it takes 30 ms or has 16 MiB. 0 for one rank.

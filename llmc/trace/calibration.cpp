@@ -25,6 +25,18 @@ struct BenchRow {
     int64_t rows, in, out, keys, head_size;  // 0: not of this op
 };
 
+// A row of bench-comm: a collective of NCCL between GPUs.
+struct CommRow {
+    std::string what, device;
+    int64_t ranks, bytes;
+    double seconds;
+    int passes;  // 0: the model's collectives are others
+};
+struct Rows {
+    std::vector<BenchRow> bench;
+    std::vector<CommRow> comm;
+};
+
 // Launch overhead hardly matters for longer times. The rate of a shorter launch cannot be derived from its time.
 constexpr double kLongEnough = 20e-6;
 constexpr size_t kEnoughRows = 4;  // to estimate the spread between low and high
@@ -74,9 +86,30 @@ std::vector<std::string> files_of(const std::string& paths) {
     return files;
 }
 
+// The last one counts of those that are the `same`.
+template <class Row, class Same>
+void add_row(std::vector<Row>& rows, Row row, Same&& same) {
+    const auto found = std::find_if(rows.begin(), rows.end(), same);
+    if (found == rows.end())
+        rows.push_back(std::move(row));
+    else
+        *found = std::move(row);
+}
+
+CommRow comm_row(const Json& row, const std::string& where) {
+    CommRow one{text_in(row, "what", where),   text_in(row, "device", where),      size_in(row, "ranks", where),
+                size_in(row, "buffer", where), number_in(row, "us", where) * 1e-6, 0};
+    const int64_t hosts = size_in(row, "hosts", where);
+    // The model has full servers, and NCCL.
+    const bool is_modeled = text_in(row, "how", where).rfind("NCCL ", 0) == 0 && one.ranks > 1 &&
+                            hosts == (one.ranks + kGpusPerServer - 1) / kGpusPerServer;
+    if (is_modeled) one.passes = one.what == "all-reduce" ? 2 : one.what == "all-to-all" ? 0 : 1;
+    return one;
+}
+
 // Rows of benchmarks in the order of the files; of duplicates the last one counts.
-std::vector<BenchRow> read_rows(const std::string& paths) {
-    std::vector<BenchRow> rows;
+Rows read_rows(const std::string& paths) {
+    Rows rows;
     for (const std::string& path : files_of(paths)) {
         const std::string text = read_file(path);
         int number = 0;
@@ -87,36 +120,40 @@ std::vector<BenchRow> read_rows(const std::string& paths) {
             begin = end + 1;
             const Json row = parse_json(line);
             if (!row.is_object()) refuse(where, "not a row: expected a JSON object as dev/bench writes with --json");
-            if (text_in(row, "type", where) != "bench") continue;
+            const std::string type = text_in(row, "type", where);
+            if (type == "comm") {
+                const CommRow one = comm_row(row, where);
+                add_row(rows.comm, one, [&](const CommRow& other) {
+                    return other.what == one.what && other.device == one.device && other.ranks == one.ranks &&
+                           other.bytes == one.bytes;
+                });
+            }
+            if (type != "bench") continue;
             if (row.value("smoke", Json(false)) == Json(true)) refuse(where, "a --smoke run measures nothing");
             const std::string bound = text_in(row, "bound", where);
             if (bound != "memory" && bound != "compute")
                 refuse(where, "bound: expected memory or compute, found " + bound);
             const bool has_rival = row.contains("rival");
-            BenchRow one{text_in(row, "what", where),
-                         text_in(row, "shape", where),
-                         text_in(row, "device", where),
-                         text_in(row, "dtype", where),
-                         bound == "memory",
-                         number_in(row, "median_ms", where) * 1e-3,
-                         number_in(row, "bytes", where),
-                         number_in(row, "flops", where),
-                         number_in(row, "peak", where),
-                         has_rival ? number_in(row, "rival_ms", where) * 1e-3 : 0,
-                         has_rival ? text_in(row, "rival", where) : "",
-                         size_in(row, "rows", where),
-                         size_in(row, "in", where),
-                         size_in(row, "out", where),
-                         size_in(row, "keys", where),
-                         size_in(row, "head_size", where)};
-            const auto same = std::find_if(rows.begin(), rows.end(), [&](const BenchRow& other) {
+            const BenchRow one{text_in(row, "what", where),
+                               text_in(row, "shape", where),
+                               text_in(row, "device", where),
+                               text_in(row, "dtype", where),
+                               bound == "memory",
+                               number_in(row, "median_ms", where) * 1e-3,
+                               number_in(row, "bytes", where),
+                               number_in(row, "flops", where),
+                               number_in(row, "peak", where),
+                               has_rival ? number_in(row, "rival_ms", where) * 1e-3 : 0,
+                               has_rival ? text_in(row, "rival", where) : "",
+                               size_in(row, "rows", where),
+                               size_in(row, "in", where),
+                               size_in(row, "out", where),
+                               size_in(row, "keys", where),
+                               size_in(row, "head_size", where)};
+            add_row(rows.bench, one, [&](const BenchRow& other) {
                 return other.what == one.what && other.shape == one.shape && other.device == one.device &&
                        other.dtype == one.dtype;
             });
-            if (same == rows.end())
-                rows.push_back(std::move(one));
-            else
-                *same = std::move(one);
         }
     }
     return rows;
@@ -240,26 +277,6 @@ std::vector<Sample> samples_of(const BenchRow& row, const Gpu& gpu) {
     return samples;
 }
 
-double predicted_s(const Sample& sample, const Gpu& gpu) {
-    double seconds = 0;
-    for (const TracedWork& work : sample.work) seconds += time_of(work, gpu, kMid, 1).seconds;
-    return seconds;
-}
-// The launch overhead of a sample.
-double starts_s(const Sample& sample) {
-    double starts = 0;
-    for (const TracedWork& work : sample.work)
-        starts += kKernelStart * (work.kind == TracedWork::Kind::attention && work.is_backward ? 3 : 1);
-    return starts;
-}
-// Whether the sample shows the rate that bounds it, and not launch overhead or the other limit.
-bool tells_rate(const Sample& sample, const Gpu& gpu) {
-    if (sample.seconds < kLongEnough || predicted_s(sample, gpu) < kLongEnough) return false;
-    return std::all_of(sample.work.begin(), sample.work.end(), [&](const TracedWork& work) {
-        return std::string(time_of(work, gpu, kMid, 1).bound) == (sample.factor.empty() ? "memory" : "tensor cores");
-    });
-}
-
 // The quantile `share` of the values, interpolated between neighbors.
 double quantile(std::vector<double> values, double share) {
     std::sort(values.begin(), values.end());
@@ -268,19 +285,169 @@ double quantile(std::vector<double> values, double share) {
     return values[below] + (at - double(below)) * (values[above] - values[below]);
 }
 
+// ---- launches ------------------------------------------------------------------------------------------------------
+
+// The rows of dev/bench/launches.cu, which says what they measure. 0: there is no such row.
+struct LaunchTimes {
+    double alone = 0, tiny = 0, tiny_in_graph = 0, short_kernels = 0, short_in_graph = 0, host = 0, host_gemm = 0;
+    std::string shape;
+
+    // What a launch beyond the first costs, apart from its work. For kernels of some length it is more than for tiny
+    // ones, because parts of the GPU are idle between them; if it comes out as less, the difference of two large times
+    // was disturbed.
+    double in_stream() const { return std::max(tiny, short_kernels); }
+    double in_graph() const { return std::max(tiny_in_graph, short_in_graph); }
+};
+struct LaunchRow {
+    const char* what;
+    double LaunchTimes::*time;
+    bool is_beyond_rival;  // a launch costs the difference
+    double (*predicted_s)(const ModelCase&);
+};
+double in_stream_s(const ModelCase& model) { return model.start_s + model.gap_s; }
+double in_graph_s(const ModelCase& model) { return model.start_s + model.graph_gap_s; }
+constexpr LaunchRow kLaunchRows[] = {
+    {"launch, one alone", &LaunchTimes::alone, false, [](const ModelCase& model) { return model.start_s; }},
+    {"launch, tiny kernels", &LaunchTimes::tiny, false, in_stream_s},
+    {"launch, tiny kernels in a graph", &LaunchTimes::tiny_in_graph, false, in_graph_s},
+    {"launch, short kernels", &LaunchTimes::short_kernels, true, in_stream_s},
+    {"launch, short kernels in a graph", &LaunchTimes::short_in_graph, true, in_graph_s},
+    {"launch, host's time for a kernel", &LaunchTimes::host, false,
+     [](const ModelCase& model) { return model.host_s; }},
+    {"launch, host's time for a GEMM", &LaunchTimes::host_gemm, false,
+     [](const ModelCase& model) { return model.host_gemm_s; }},
+};
+
+// Whether the row says what a launch costs.
+bool take_launch(LaunchTimes& times, const BenchRow& row) {
+    for (const LaunchRow& launch : kLaunchRows) {
+        if (row.what != launch.what || launch.is_beyond_rival != (row.rival == "one launch")) continue;
+        const double seconds = row.seconds - (launch.is_beyond_rival ? row.rival_s : 0);
+        if (seconds > 0) times.*launch.time = seconds, times.shape = row.shape;
+        return seconds > 0;
+    }
+    return false;
+}
+
+// Only sums of start and gap are measured. The start is that of a kernel alone unless it, with the events around it, is
+// longer than a whole launch of a chain: then there is no gap.
+ModelCase with_launches(ModelCase model, const LaunchTimes& times) {
+    if (const double in_stream = times.in_stream(); in_stream > 0) {
+        const double in_graph = times.in_graph();
+        if (times.alone > 0) model.start_s = times.alone;
+        model.start_s = std::min({model.start_s, in_stream, in_graph > 0 ? in_graph : in_stream});
+        model.gap_s = in_stream - model.start_s;
+        model.graph_gap_s = in_graph > 0 ? in_graph - model.start_s : kGraphGap * model.gap_s;
+    }
+    if (times.host > 0) model.host_s = times.host, model.host_gemm_s = times.host;
+    if (times.host_gemm > 0) model.host_gemm_s = times.host_gemm;
+    return model;
+}
+
+// What is between two events, as in each row of a benchmark, beside the work of the launches.
+struct BetweenEvents {
+    double first_s = kMid.start_s, next_s = kMid.start_s;
+};
+BetweenEvents between_events(const LaunchTimes& times) {
+    BetweenEvents result;
+    if (times.alone > 0) result.first_s = times.alone;
+    if (times.in_stream() > 0) result.next_s = times.in_stream();
+    return result;
+}
+
+// ---- collectives ---------------------------------------------------------------------------------------------------
+
+// Buffers whose time is nearly all bandwidth, or nearly all latency.
+constexpr int64_t kLargeBuffer = 64 << 20, kSmallBuffer = 64 << 10;
+
+double predicted_s(const CommRow& row, const Gpu& gpu, const ModelCase& model) {
+    return collective_seconds(double(row.bytes), row.passes, gpu, model, int(row.ranks));
+}
+// The factor for `constant` of the model with which the median of these rows is predicted as measured; 0: there are
+// none, or none can be.
+double fitted(const std::vector<CommRow>& rows, const Gpu& gpu, ModelCase model, double ModelCase::*constant) {
+    std::vector<double> factors;
+    for (const CommRow& row : rows) {
+        ModelCase low = model, high = model, mid = model;
+        low.*constant /= 1e3, high.*constant *= 1e3;
+        const bool rises = predicted_s(row, gpu, high) > predicted_s(row, gpu, low);
+        for (int i = 0; i < 60; i++) {
+            mid.*constant = std::sqrt(low.*constant * high.*constant);
+            ((predicted_s(row, gpu, mid) < row.seconds) == rises ? low : high) = mid;
+        }
+        const double factor = mid.*constant / (model.*constant);
+        if (factor > 2e-3 && factor < 500) factors.push_back(factor);
+    }
+    return factors.empty() ? 0 : quantile(factors, 0.5);
+}
+
+// Sets the bandwidths of c.gpu, and returns the factor of latencies; 1: not measured.
+double fit_collectives(Calibration& c, const std::vector<CommRow>& rows) {
+    ModelCase model = kMid;
+    const auto of = [&](bool in_server, bool large) {
+        std::vector<CommRow> some;
+        for (const CommRow& row : rows)
+            if (row.passes > 0 && (row.ranks <= kGpusPerServer) == in_server &&
+                (large ? row.bytes >= kLargeBuffer : row.bytes <= kSmallBuffer))
+                some.push_back(row);
+        return some;
+    };
+    // Each is measured beside a little of the other.
+    for (int i = 0; i < 4; i++) {
+        if (const double factor = fitted(of(true, true), c.gpu, model, &ModelCase::wire); factor > 0)
+            c.gpu.collective *= factor, c.has_collectives = true;
+        if (const double factor = fitted(of(false, true), c.gpu, model, &ModelCase::wire); factor > 0)
+            c.gpu.network = 1e-9 * wire_bytes_per_s(c.gpu, kGpusPerServer + 1) * factor / kGpusPerServer,
+            c.has_collectives = true;
+        std::vector<CommRow> small = of(true, false);
+        for (const CommRow& row : of(false, false)) small.push_back(row);
+        if (const double factor = fitted(small, c.gpu, model, &ModelCase::latency); factor > 0)
+            model.latency *= factor, c.has_collectives = true;
+    }
+    return model.latency;
+}
+
+// ---- fit -----------------------------------------------------------------------------------------------------------
+
+int num_launches(const Sample& sample) {
+    int launches = 0;
+    for (const TracedWork& work : sample.work)
+        launches += work.kind == TracedWork::Kind::attention && work.is_backward ? 3 : 1;
+    return launches;
+}
+double starts_s(const Sample& sample, const BetweenEvents& between) {
+    return between.first_s + (num_launches(sample) - 1) * between.next_s;
+}
+double work_s(const Sample& sample, const Gpu& gpu) {
+    double seconds = -num_launches(sample) * kMid.start_s;
+    for (const TracedWork& work : sample.work) seconds += time_of(work, gpu, kMid, 1).seconds;
+    return seconds;
+}
+double predicted_s(const Sample& sample, const Gpu& gpu, const BetweenEvents& between) {
+    return work_s(sample, gpu) + starts_s(sample, between);
+}
+// Whether the sample shows the rate that bounds it, and not launch overhead or the other limit.
+bool tells_rate(const Sample& sample, const Gpu& gpu, const BetweenEvents& between) {
+    const double enough = std::max(kLongEnough, 2 * starts_s(sample, between));
+    if (sample.seconds < enough || predicted_s(sample, gpu, between) < enough) return false;
+    return std::all_of(sample.work.begin(), sample.work.end(), [&](const TracedWork& work) {
+        return std::string(time_of(work, gpu, kMid, 1).bound) == (sample.factor.empty() ? "memory" : "tensor cores");
+    });
+}
+
 // Sets each factor and share so that the median of its rows is predicted as measured.
-void fit(Calibration& c, const std::vector<Sample>& samples) {
+void fit(Calibration& c, const std::vector<Sample>& samples, const BetweenEvents& between) {
     std::map<std::string, std::vector<double>> factors, shares;
     std::vector<double> streaming;
     for (const Sample& sample : samples) {
-        if (!tells_rate(sample, c.gpu)) continue;
-        const double measured = sample.seconds - starts_s(sample);
+        if (!tells_rate(sample, c.gpu, between)) continue;
+        const double measured = sample.seconds - starts_s(sample, between);
         if (sample.factor.empty()) {
             const double share = sample.work[0].cost.bytes / measured / c.gpu.copy_bytes_per_s();
             shares[sample.what].push_back(share);
             if (share_asked(sample.work[0]) == kMemoryShareAsked) streaming.push_back(share);
         } else {
-            factors[sample.factor].push_back((predicted_s(sample, c.gpu) - starts_s(sample)) / measured);
+            factors[sample.factor].push_back(work_s(sample, c.gpu) / measured);
         }
     }
     // Only after all samples: they are compared with the model without these factors.
@@ -289,14 +456,17 @@ void fit(Calibration& c, const std::vector<Sample>& samples) {
     if (!streaming.empty()) c.rates.streaming = quantile(streaming, 0.5);
 }
 
-// A case of the model whose rates differ from the middle case as much as the rows do.
-ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vector<Sample>& samples) {
-    ModelCase result = assumed;
+// A case of the model whose rates differ from the middle case as much as the rows do. What was measured of launches is
+// the same in all cases.
+ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vector<Sample>& samples,
+                 const LaunchTimes& launches) {
+    const BetweenEvents between = between_events(launches);
+    ModelCase result = with_launches(assumed, launches);
     if (&assumed == &kMid) return result;
     std::vector<double> memory, gemm, attention;
     for (const Sample& sample : samples) {
-        if (!tells_rate(sample, c.gpu)) continue;
-        const double off = predicted_s(sample, c.gpu) / sample.seconds;
+        if (!tells_rate(sample, c.gpu, between)) continue;
+        const double off = predicted_s(sample, c.gpu, between) / sample.seconds;
         (sample.factor.empty() ? memory : begins_with(sample.what, "matmul_") ? gemm : attention).push_back(off);
     }
     const auto replace = [&](double& rate, const std::vector<double>& off) {
@@ -314,20 +484,23 @@ ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vect
 std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu& gpu) {
     const auto c = std::make_shared<Calibration>();
     c->paths = paths, c->before = c->gpu = gpu;
-    std::vector<BenchRow> rows = read_rows(paths);
-    require(!rows.empty(), "--calibrate %s: no row of a benchmark: expected what dev/bench writes with --json",
-            paths.c_str());
+    auto [rows, comm_rows] = read_rows(paths);
+    require(!rows.empty() || !comm_rows.empty(),
+            "--calibrate %s: no row of a benchmark: expected what dev/bench writes with --json", paths.c_str());
     std::set<std::string> cards, others;
     for (const BenchRow& row : rows) (is_of(row.device, gpu.name) ? cards : others).insert(row.device);
+    for (const CommRow& row : comm_rows) (is_of(row.device, gpu.name) ? cards : others).insert(row.device);
     require(!cards.empty(), "--calibrate %s: measured on %s, which is no %s: --gpu names the card of the benchmarks",
             paths.c_str(), others.begin()->c_str(), gpu.name);
     require(cards.size() == 1, "--calibrate %s: rows of %s and of %s: expected those of one card", paths.c_str(),
             cards.begin()->c_str(), cards.rbegin()->c_str());
     c->device = *cards.begin();
     std::erase_if(rows, [&](const BenchRow& row) { return row.device != c->device; });
+    std::erase_if(comm_rows, [&](const CommRow& row) { return row.device != c->device; });
 
     double copy = 0, gemm = 0, cold = 0, warm = 0;
     std::vector<Sample> samples;
+    LaunchTimes launches;
     for (const BenchRow& row : rows) {
         if (row.dtype != "bf16") {
             c->num_unused++;
@@ -338,23 +511,47 @@ std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu
         peak = std::max(peak, row.peak);
         if (row.what == "sustained GEMM, at first") cold = row.flops / row.seconds;
         if (row.what == "sustained GEMM, at last") warm = row.flops / row.seconds;
+        if (take_launch(launches, row)) continue;
         const std::vector<Sample> more = samples_of(row, gpu);
         c->num_unused += more.empty();
         samples.insert(samples.end(), more.begin(), more.end());
     }
-    require(copy > 0 || gemm > 0,
+    require(copy > 0 || gemm > 0 || !comm_rows.empty(),
             "--calibrate %s: no row of a benchmark in bf16, in which the model computes: leave --fp32 out of dev/bench",
             paths.c_str());
     c->has_copy = copy > 0, c->has_gemm = gemm > 0;
     if (c->has_copy) c->gpu.copied = copy / (gpu.bandwidth_tb * 1e12);
     if (c->has_gemm) c->gpu.sustained = gemm / (gpu.tflops * 1e12);
     if (cold > 0 && warm > 0) c->warm = std::min(1., warm / cold);
-    fit(*c, samples);
+    c->has_launches = launches.in_stream() > 0, c->has_host = launches.host > 0 || launches.host_gemm > 0;
+    const BetweenEvents between = between_events(launches);
+    fit(*c, samples, between);
     c->gpu.measured = &c->rates;
-    for (size_t i = 0; i < 3; i++) c->cases[i] = spread(*kCases[i], *c, samples);
+    const double latency = fit_collectives(*c, comm_rows);
+    for (size_t i = 0; i < 3; i++) {
+        c->cases[i] = spread(*kCases[i], *c, samples, launches);
+        c->cases[i].latency = latency;
+    }
     for (const Sample& sample : samples)
+        c->rows.push_back({sample.what, sample.shape, predicted_s(sample, gpu, {}), sample.seconds,
+                           predicted_s(sample, c->gpu, between)});
+    for (const CommRow& row : comm_rows) {
+        c->num_unused += row.passes == 0;
+        if (row.passes == 0) continue;
+        const bool is_large = row.bytes >= 1 << 20;
         c->rows.push_back(
-            {sample.what, sample.shape, predicted_s(sample, gpu), sample.seconds, predicted_s(sample, c->gpu)});
+            {format("%s, %ld ranks", row.what.c_str(), long(row.ranks)),
+             format("%.0f %s", double(row.bytes) / (is_large ? 1 << 20 : 1 << 10), is_large ? "MB" : "KB"),
+             predicted_s(row, gpu, kMid), row.seconds, predicted_s(row, c->gpu, c->cases[1])});
+    }
+    for (const LaunchRow& launch : kLaunchRows) {
+        const double measured = launches.*launch.time;
+        const bool is_alone = launch.time == &LaunchTimes::alone;
+        if (measured > 0)
+            c->rows.push_back({launch.what + std::string(launch.is_beyond_rival ? ", beyond one" : ""), launches.shape,
+                               launch.predicted_s(kMid), measured,
+                               is_alone ? between.first_s : launch.predicted_s(c->cases[1])});
+    }
     return c;
 }
 
@@ -371,6 +568,23 @@ std::string text_of(const Calibration& c) {
         constant("a large GEMM, TFLOP/s", c.before.tflops * c.before.sustained, c.gpu.tflops * c.gpu.sustained);
     if (c.warm < 1) constant("the same after half a minute, beside the first", 1, c.warm);
     for (const auto& [name, factor] : c.rates.factors) constant("rate of " + name, 1, factor);
+    const auto launch_constant = [&](const char* name, double ModelCase::*seconds) {
+        constant(name, 1e6 * kMid.*seconds, 1e6 * c.cases[1].*seconds);
+    };
+    if (c.has_launches) {
+        launch_constant("start of a kernel, us", &ModelCase::start_s);
+        launch_constant("gap between launches in a stream, us", &ModelCase::gap_s);
+        launch_constant("gap between launches in a graph, us", &ModelCase::graph_gap_s);
+    }
+    if (c.has_collectives) {
+        constant("collectives in a server, GB/s", c.before.collective, c.gpu.collective);
+        constant("network of a GPU, GB/s", c.before.network, c.gpu.network);
+        constant("latency of collectives", 1, c.cases[1].latency);
+    }
+    if (c.has_host) {
+        launch_constant("host's time for a kernel, us", &ModelCase::host_s);
+        launch_constant("host's time for a GEMM, us", &ModelCase::host_gemm_s);
+    }
     if (c.rows.empty()) return text;
     text +=
         format("%-44s %-6s %12s %12s %7s %11s\n", "row", "shape", "predicted ms", "measured ms", "ratio", "calibrated");

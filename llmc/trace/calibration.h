@@ -6,12 +6,13 @@ Replaces constants of the model (gpu_model.h) by benchmarks of a real card, and 
   text_of(*calibration)                                                    row by row: predicted, measured, ratio
 
 Measured are: a large copy; a large GEMM (also when warm); the share of a copy's rate that each memory-bound op of one
-pass reaches; GEMMs at the shapes of models, in bf16 and FP8; attention, forward and backward, by head size. What no
-benchmark measures stays assumed: the start of a launch, the gap between two, the host's time for one, and collectives.
+pass reaches; GEMMs at the shapes of models, in bf16 and FP8; attention, forward and backward, by head size; what a
+launch costs in a stream, in a CUDA graph, and the host (dev/bench/launches.cu); the bandwidth and latency of NCCL's
+collectives, in a server or among several (`bench-comm --json`, one rank per GPU).
 
-A file is what `--json` of a benchmark writes (dev/bench/bench.h), or the results.jsonl of scripts/gpu_check.sh; for a
-folder, every results.jsonl in it. Rows of other cards and rows in fp32 are ignored. Of equal rows the last counts, as
-for scripts/perf_table.py.
+A file is what `--json` of a benchmark or of bench-comm writes (dev/bench/bench.h, llmc/comm/bench_comm.h), or the
+results.jsonl of scripts/gpu_check.sh; for a folder, every results.jsonl in it. Rows of other cards and rows in fp32 are
+ignored. Of equal rows the last counts, as for scripts/perf_table.py.
 */
 #pragma once
 #include <cstddef>
@@ -30,10 +31,11 @@ struct Calibration {
     std::string paths, device;  // "NVIDIA H100 80GB HBM3"
     Gpu before, gpu;            // by the tables; by the benchmarks
     MeasuredRates rates;
-    ModelCase cases[3];  // low, mid and high, spread as far as the rows are from the model, if there are enough
+    // Low, mid and high, spread as far as the rows are from the model, if there are enough.
+    ModelCase cases[3] = {kLow, kMid, kHigh};
     std::vector<CalibrationRow> rows;
     size_t num_unused = 0;  // rows of this card that the model has no use for
-    bool has_copy = false, has_gemm = false;
+    bool has_copy = false, has_gemm = false, has_launches = false, has_host = false, has_collectives = false;
     double warm = 1;  // the factor by which a GEMM's rate changes within half a minute
 
     Calibration() = default;

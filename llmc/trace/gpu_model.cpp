@@ -20,7 +20,6 @@ constexpr RegisterRow kRegisters[] = {
 #include <registers.inc>
 };
 
-constexpr double kStart = kKernelStart;
 constexpr double kMemoryLatency = 0.5e-6;  // of a load with many in flight; microbenchmarks of Hopper: 0.5 to 0.7 us
 constexpr double kBytesPerThread = 32;     // in flight per thread: two loads of 16 bytes
 
@@ -124,9 +123,9 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
     if (has_aux_matrix(call.epilogue)) best += 0.4 * out_bytes / 4 * double(size_of(call.out)) / gpu.copy_bytes_per_s();
     const double memory = work.cost.bytes / (gpu.copy_bytes_per_s() * 0.9 * assumed.memory);
     const double limit = std::max(flops / peak, work.cost.bytes / gpu.copy_bytes_per_s());
-    if (kStart > 0.15 * std::max(best, memory)) why = kWhyStart;
-    return best > memory ? WorkTime{kStart + best, "tensor cores", limit, why}
-                         : WorkTime{kStart + memory, "memory", limit, why};
+    if (assumed.start_s > 0.15 * std::max(best, memory)) why = kWhyStart;
+    return best > memory ? WorkTime{assumed.start_s + best, "tensor cores", limit, why}
+                         : WorkTime{assumed.start_s + memory, "memory", limit, why};
 }
 
 // ---- attention -----------------------------------------------------------------------------------------------------
@@ -194,7 +193,7 @@ WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase&
     const char* const why = work.is_backward && work.deterministic
                                 ? "the library's published rate, 12 to 20 % less in a fixed order: --no-deterministic"
                                 : "the library's published rate at this length and head size";
-    return {launches * kStart + work.cost.flops / rate, "tensor cores",
+    return {launches * assumed.start_s + work.cost.flops / rate, "tensor cores",
             work.cost.flops / (1e12 * gpu.tflops * gpu.sustained), why};
 }
 
@@ -228,7 +227,7 @@ WorkTime hopper_backward_time(const TracedWork& work, const Gpu& gpu, const Mode
     const double piece_s = (is_64 ? kPiece_64 : kPiece_128) / speed;
     const double longest = keys / side * tile_s + piece_s;
     const double seconds = std::max((tiles * tile_s + pieces * piece_s) / gpu.num_sms + longest / 2, longest);
-    return {kStart + seconds, "tensor cores", work.cost.flops / (1e12 * gpu.tflops * gpu.sustained),
+    return {assumed.start_s + seconds, "tensor cores", work.cost.flops / (1e12 * gpu.tflops * gpu.sustained),
             "our own attention's assumed share of FlashAttention-3's"};
 }
 
@@ -265,7 +264,7 @@ WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& as
                                 : begins_with(work.kernel, "flash_")
                                     ? "our own attention's assumed share of the library's"
                                     : "mma.sync: half of what wgmma reaches";
-        return {kStart + work.cost.flops / rate * std::min(tail, 4.), "tensor cores", limit, why};
+        return {assumed.start_s + work.cost.flops / rate * std::min(tail, 4.), "tensor cores", limit, why};
     }
     const auto [share, has_waits] = memory_share(work, gpu);
     const double under_way = std::min(blocks, room) * double(work.num_threads()) * kBytesPerThread;
@@ -273,16 +272,17 @@ WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& as
     const double memory = work.cost.bytes / reached;
     const double units = work.cost.flops / (gpu.fp32_tflops * 1e12 * 0.5 * std::min(1., blocks / gpu.num_sms));
     const double limit = std::max(work.cost.bytes / gpu.copy_bytes_per_s(), work.cost.flops / (gpu.fp32_tflops * 1e12));
-    if (std::max(memory, units) < kStart) return {kStart + std::max(memory, units), "latency", limit, kWhyStart};
+    if (std::max(memory, units) < assumed.start_s)
+        return {assumed.start_s + std::max(memory, units), "latency", limit, kWhyStart};
     if (memory < units)
-        return {kStart + units, "FP32 units", limit,
+        return {assumed.start_s + units, "FP32 units", limit,
                 blocks < gpu.num_sms ? "fewer blocks than SMs" : "half of the FP32 units' peak"};
     const char* const why = reached < gpu.copy_bytes_per_s() * share * assumed.memory
                                 ? "too few threads: less under way than memory's latency needs"
-                            : kStart > (1 / share - 1) * memory ? kWhyStart
-                            : has_waits                         ? "reads, waits for a row's sums, then writes"
-                                                                : "what streaming kernels reach beside a copy";
-    return {kStart + memory, "memory", limit, why};
+                            : assumed.start_s > (1 / share - 1) * memory ? kWhyStart
+                            : has_waits                                  ? "reads, waits for a row's sums, then writes"
+                                                                         : "what streaming kernels reach beside a copy";
+    return {assumed.start_s + memory, "memory", limit, why};
 }
 
 }  // namespace
@@ -377,12 +377,12 @@ double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelC
         const double inside = servers > 1 ? std::max(hop(kRing), kNetworkOverhead[p]) : hop(kRing);
         const double leaving = servers - 1, staying = W - 1 - leaving;
         const double ring = kRing.begin[p] + passes * (staying * inside + leaving * kRing.network[p]);
-        best = std::min(best, 1e-6 * ring + passes * (W - 1) / W * bytes / rate);
+        best = std::min(best, 1e-6 * assumed.latency * ring + passes * (W - 1) / W * bytes / rate);
         if (passes < 2) continue;
         // An all-reduce may instead go up and down a tree over the servers.
         const double in_server = std::min(W, double(kGpusPerServer)) - 1;
         const double tree = kTree.begin[p] + 2 * (in_server * hop(kTree) + std::log2(servers) * kTree.network[p]);
-        best = std::min(best, 1e-6 * tree + 2 * bytes / rate);
+        best = std::min(best, 1e-6 * assumed.latency * tree + 2 * bytes / rate);
     }
     return best;
 }
@@ -393,10 +393,11 @@ double collective_seconds_between(double bytes, int passes, const Gpu& gpu, cons
     double best = 1e30;
     for (int p = 0; p < 3; p++) {
         const double rate = wire * kProtocolShare[p];
-        best = std::min(
-            best, 1e-6 * (kRing.begin[p] + passes * (W - 1) * kRing.network[p]) + passes * (W - 1) / W * bytes / rate);
+        const double ring = kRing.begin[p] + passes * (W - 1) * kRing.network[p];
+        best = std::min(best, 1e-6 * assumed.latency * ring + passes * (W - 1) / W * bytes / rate);
         if (passes < 2) continue;
-        best = std::min(best, 1e-6 * (kTree.begin[p] + 2 * std::log2(W) * kTree.network[p]) + 2 * bytes / rate);
+        const double tree = kTree.begin[p] + 2 * std::log2(W) * kTree.network[p];
+        best = std::min(best, 1e-6 * assumed.latency * tree + 2 * bytes / rate);
     }
     return best;
 }
@@ -410,7 +411,7 @@ double all_to_all_seconds(double bytes, const Gpu& gpu, const ModelCase& assumed
     const double inside = (here - 1) / W * bytes / (1e9 * gpu.collective * assumed.wire);
     const double outside = (W - here) / W * bytes / (1e9 * gpu.network * assumed.wire);
     const double hop = leaves ? kRing.network[kSimple] : gpu.has_nvlink() ? kRing.nvlink[kSimple] : kRing.pcie[kSimple];
-    return 1e-6 * (kRing.begin[kSimple] + hop) + (W - 1) * kMessage + std::max(inside, outside);
+    return 1e-6 * assumed.latency * (kRing.begin[kSimple] + hop) + (W - 1) * kMessage + std::max(inside, outside);
 }
 
 WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size) {
@@ -436,7 +437,7 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
                                     ? gpu.copy_bytes_per_s() * 0.95 * assumed.memory
                                     : 25e9;
             const double seconds = work.cost.bytes / rate;
-            return {kStart + seconds, seconds < kStart ? "latency" : "memory", seconds, kWhyStart};
+            return {assumed.start_s + seconds, seconds < assumed.start_s ? "latency" : "memory", seconds, kWhyStart};
         }
         case TracedWork::Kind::kernel:
             break;
@@ -445,10 +446,6 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
 }
 
 namespace {
-
-// The gap between launches in a graph, relative to that in a stream: kernels of 2.9 us take 3.8 us each in a stream and
-// 3.4 us in a graph (NVIDIA, "Getting Started with CUDA Graphs", 2019).
-constexpr double kGraphGap = 0.55;
 
 // What a kernel in a dependent launch spares if one of our own is right before it: parts of the gap and of its start.
 // Assumed: its blocks are in place when that one ends, but its memory must still become visible, its last blocks run
@@ -465,6 +462,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
     };
     std::map<int64_t, double> events;
     bool has_graph = false;
+    int64_t host_gemms = 0;
     bool after_kernel = false;  // the last item of stream 0 is one of our own kernels
     double second_begin = 0, middle_begin = -1, middle_end = 0;
     double last_times = 1;  // how often the previous item occurs
@@ -487,11 +485,11 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         const TracedWork& work = trace.work[size_t(item.index)];
         WorkTime time = time_of(work, gpu, assumed, world_size);
         if (item.stream != 0 && !with_wire) time.seconds = 0;
-        double gap = item.stream == 0 ? assumed.gap_s * (work.in_graph ? kGraphGap : 1) : 0;
+        double gap = item.stream == 0 ? (work.in_graph ? assumed.graph_gap_s : assumed.gap_s) : 0;
         if (item.stream == 0) {
             if (work.dependent && after_kernel) {
                 gap *= 1 - kDependentGap;
-                time.seconds -= kDependentStart * kStart;
+                time.seconds -= kDependentStart * assumed.start_s;
             }
             after_kernel = work.kind == TracedWork::Kind::kernel;
         }
@@ -506,6 +504,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         const double times = last_times = double(trace.repeats(work));
         result.launches += int64_t(times);
         result.host_launches += work.in_graph ? 0 : int64_t(times);
+        if (!work.in_graph && work.kind == TracedWork::Kind::gemm) host_gemms += int64_t(times);
         has_graph |= work.in_graph;
         result.slices.push_back({size_t(item.index), begin, time.seconds, time.bound, time.limit_s, time.why});
         if (item.stream != 0) {
@@ -522,7 +521,8 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
     result.step_s = clocks[0] - second_begin;
     if (trace.middle_repeats > 1) result.step_s += double(trace.middle_repeats - 1) * (middle_end - middle_begin);
     result.host_launches += has_graph;
-    result.host_s = double(result.host_launches) * assumed.host_s;
+    result.host_s =
+        double(result.host_launches - host_gemms) * assumed.host_s + double(host_gemms) * assumed.host_gemm_s;
     result.step_s = std::max(result.step_s, result.host_s);
     return result;
 }

@@ -164,7 +164,9 @@ std::vector<Field> own_fields(CommandLine& line) {
                           "hf: safetensors for transformers; llmc: llm.c's model.bin; gguf: for llama.cpp"}
                         .one_of({"hf", "llmc", "gguf"})};
         case Command::bench_comm:
-            return {Field{"ranks", "mib", &line.bench_comm.mib, "MiB of the largest buffer"}.from(1, 1 << 14)};
+            return {Field{"ranks", "mib", &line.bench_comm.mib, "MiB of the largest buffer"}.from(1, 1 << 14),
+                    Field{"ranks", "json", &line.bench_comm.json,
+                          "a file to which rank 0 appends a row per collective and size, for `plan --calibrate`"}};
         default:
             return {};
     }

@@ -46,7 +46,7 @@ public:
             world.ranks,
             {{"the build", build_id()}, {"the device", kind_of(device_)}, {"--mib", std::to_string(options.mib)}});
         const std::unique_ptr<Comm<Device>> comm = make_comm(world, device_, flags);
-        return ::bench_comm(*comm, device_, world.ranks, size_t(options.mib) << 20);
+        return ::bench_comm(*comm, device_, world.ranks, size_t(options.mib) << 20, options.json, kind_of(device_));
     }
 
 private:

@@ -26,5 +26,6 @@ struct ExportOptions {
 };
 
 struct BenchCommOptions {
-    int mib = 256;  // of the largest buffer
+    int mib = 256;          // of the largest buffer
+    std::string json = "";  // a file to which rows are appended; "": none
 };

@@ -4,6 +4,7 @@ What this settles on one card: that the ranks meet, register memory, keep one or
 them dies or hangs, and learn what the same ranks learn in one process. What it cannot: NVLink, networks, and speed.
 """
 import contextlib
+import json
 import math
 import os
 import re
@@ -61,14 +62,15 @@ def free_port():
 class Ranks:
     """The processes of one run, each with its output in a file of its own. They are gone when this ends."""
 
-    def __init__(self, part, label, world, flags, environment, spread):
+    def __init__(self, part, label, world, flags, environment, spread, arguments=None):
+        """arguments: of another command than `train`, in place of its flags."""
         self.part, self.world = part, world
         self.folder = RUNS / label
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         flags = {"device": "cuda", "train-data": tokens_of(VOCAB, 200_000), "val-data": "", "sample-tokens": 0,
                  "checkpoint-every": 0, "out-dir": self.folder, **MODEL, **flags}  # fmt: skip
-        self.command = [str(part.program("train_gpt")), *(f"--{name}={value}" for name, value in flags.items())]
+        self.command = [str(part.program("train_gpt")), *(arguments or (f"--{name}={value}" for name, value in flags.items()))]
         self.environment = {**part.environment(), **environment}
         self.spread, self.ranks, self.killed = spread, [], set()
 
@@ -257,6 +259,25 @@ def memory_of_nccl(world, size):
                       f"{used[size]:.0f} MiB per rank, {used[1]:.0f} alone: {used[size] - used[1]:.0f} more", mib=used)  # fmt: skip
 
 
+def speed(world):
+    """How fast collectives across all GPUs are: rows for `plan --calibrate`."""
+    name = f"bench-comm of {world.gpus} ranks"
+    if not world.spread:
+        raise NotRun("one GPU: speeds between ranks that share it say nothing about links")
+    path = RUNS / "bench-comm.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with Ranks(world.part, "speed", world.gpus, {}, world.environment, True, ["bench-comm", "--device=cuda", f"--json={path}"]) as ranks:
+        codes = ranks.codes(120)
+        if codes != [0] * world.gpus:
+            raise Failed(f"ranks ended with {codes}: {last_line(ranks.said(0))}")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        world.part.add_row(row)
+    fastest = max((row["bus_gb_per_s"] for row in rows), default=0)
+    world.part.result(name, "measured", f"{len(rows)} rows, {fastest:.0f} GB/s at most")
+
+
 def by_mpirun(world):
     """As README starts it, where there are several GPUs and Open MPI."""
     name = f"mpirun -np {world.gpus}"
@@ -307,5 +328,7 @@ def ranks(part):
     for size, other in ((small, large), (large, small)) if small != large else ((small, 1),):
         with part.isolated(f"{size} ranks, resumed by {other}"):
             resumes_at(world, size, other)
+    with part.isolated(f"bench-comm of {world.gpus} ranks"):
+        speed(world)
     with part.isolated(f"mpirun -np {world.gpus}"):
         by_mpirun(world)

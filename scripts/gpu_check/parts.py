@@ -175,6 +175,7 @@ def first_benches(part):
     bench(part, "attention")
     for rows in ("320", "8192"):
         bench(part, "cross_entropy", f"bench cross_entropy, {rows} rows", env={"ANVIL_HEAD_ROWS": rows}, head_rows=int(rows))
+    bench(part, "launches")
 
 
 def all_benches(part):

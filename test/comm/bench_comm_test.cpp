@@ -44,6 +44,15 @@ TEST_CASE("bandwidths are as NCCL's tests define them", "[bench_comm]") {
     CHECK(comm_csv({{"all-gather", 4096, 3, 2e-6, 0.5}}) ==
           "collective,bytes,calls,us,algorithm_bytes_per_s,bus_bytes_per_s\n"
           "all-gather,4096,3,2.000,2.048e+09,1.024e+09\n");
+    CHECK(
+        comm_rows({{"all-gather", 4096, 3, 2e-6, 0.5}, {"all-reduce", 4096, 3, 4e-6, 1}}, "H100", "NCCL 2, 2 ranks", 2,
+                  1) ==
+        R"({"type": "comm", "what": "all-gather", "device": "H100", "how": "NCCL 2, 2 ranks", "ranks": 2, "hosts": 1, )"
+        R"("buffer": 4096, "calls": 3, "us": 2, "bus_gb_per_s": 1.024})"
+        "\n"
+        R"({"type": "comm", "what": "all-reduce", "device": "H100", "how": "NCCL 2, 2 ranks", "ranks": 2, "hosts": 1, )"
+        R"("buffer": 4096, "calls": 3, "us": 4, "bus_gb_per_s": 1.024})"
+        "\n");
 }
 
 TEST_CASE("collectives are timed on all ranks alike", "[bench_comm]") {
@@ -81,7 +90,15 @@ TEST_CASE("one rank has nothing to measure", "[bench_comm]") {
 }
 
 TEST_CASE("bench-comm with virtual ranks, and with ranks over TCP", "[bench_comm]") {
-    check_table(run(program("train_gpt") + kFlags + " --virtual-ranks 2"), "\n2 virtual ranks");
+    const ScratchFolder rows;
+    check_table(run(program("train_gpt") + kFlags + " --virtual-ranks 2 --json " + (rows / "json")),
+                "\n2 virtual ranks");
+    const std::string json = read_file(rows / "json");
+    CHECK(std::count(json.begin(), json.end(), '\n') == 24);
+    CHECK(contains(json, R"("device": "cpu", "how": "2 virtual ranks", "ranks": 2, "hosts": 1, "buffer": 1024, )"));
+    const Finished denied = run(program("train_gpt") + kFlags + " --virtual-ranks 2 --json " + rows.path);
+    CHECK(denied.exit_code == 2);
+    CHECK(contains(denied.err, "--json " + rows.path + ": cannot be written: "));
     const std::string master = " --world-size 2 --master 127.0.0.1:" + std::to_string(free_port());
     const auto rank = [&](int r) { return program("train_gpt") + kFlags + master + " --rank " + std::to_string(r); };
     const ScratchFolder scratch;

@@ -23,9 +23,10 @@ struct FakeMachine {
         fs::copy("scripts/gpu_check.sh", folder / "scripts/gpu_check.sh");
         fs::copy("scripts/perf_table.py", folder / "scripts/perf_table.py");
         fs::copy("scripts/gpu_check", folder / "scripts/gpu_check", fs::copy_options::recursive);
-        for (const char* name : {"dev/bench/gelu.cu", "dev/bench/matmul.cu", "dev/bench/attention.cu",
-                                 "dev/bench/sustained.cu", "dev/bench/cross_entropy.cu", "test/cuda/gelu_cuda_test.cu",
-                                 "test/cuda/attention_cuda_test.cu", "test/dev/emulator_cuda_test.cu"})
+        for (const char* name :
+             {"dev/bench/gelu.cu", "dev/bench/matmul.cu", "dev/bench/attention.cu", "dev/bench/sustained.cu",
+              "dev/bench/cross_entropy.cu", "dev/bench/launches.cu", "test/cuda/gelu_cuda_test.cu",
+              "test/cuda/attention_cuda_test.cu", "test/dev/emulator_cuda_test.cu"})
             put_file(folder / name, "");
         put_file(folder / "Makefile",
                  "%: FORCE\n\t@echo $@ >>made; test -z '$(findstring $(BROKEN),$@)'\nMakefile FORCE: ;\n");
@@ -33,7 +34,7 @@ struct FakeMachine {
             *compute-apps*) ;;
             *memory.used*) echo 1000 ;;
             *=name,*) echo 'NVIDIA H200, 580.1, 143771, 1980, 3201, 700.00' ;;
-            *=name*) echo 'NVIDIA H200' ;;
+            *=name*) echo 'NVIDIA H200'; [ -z "$TWO_GPUS" ] || echo 'NVIDIA H200' ;;
             *-lms*) echo '1755, 3201, 601.5'; exec sleep 60 ;;
             *memory.total*) echo 143771 ;;
             *compute_cap*) echo "${COMPUTE_CAP:-9.0}" ;;
@@ -54,7 +55,7 @@ struct FakeMachine {
                "if [ $1 = --list-tests ]; then [ \"$2\" != '[emulator][gpu]' ] || echo '0 matching test cases'; exit "
                "0; fi\n"
                "echo \"$*\" >>tested; echo \"3 passed, ${FAILURES:-0} failed\"; exit ${FAILURES:-0}");
-        for (const std::string op : {"gelu", "matmul", "attention", "cross_entropy", "sustained"})
+        for (const std::string op : {"gelu", "matmul", "attention", "cross_entropy", "sustained", "launches"})
             script("build/cuda/bench/" + op,
                    "echo \"" + op + " ${ANVIL_HEAD_ROWS-} ${ANVIL_MATMUL_CACHE+tuned}\" >>benched\n" +
                        "echo '{\"type\": \"bench\", \"op\": \"" + op +
@@ -201,6 +202,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
                               "bench matmul, tuned",
                               "bench attention",
                               "bench cross_entropy, 320 rows",
+                              "bench launches",
                               "train 1558M",
                               "test attention",
                               "test gelu"})
@@ -213,7 +215,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
     // The most important topic comes first, and what only the emulator has is left out.
     CHECK(machine.read("tested") == "[conformance]\n[attention][gpu]\n[gelu][gpu]\n");
     CHECK(machine.read("benched") ==
-          "matmul  \nmatmul  \nmatmul  tuned\nattention  \ncross_entropy 320 \ncross_entropy 8192 \n");
+          "matmul  \nmatmul  \nmatmul  tuned\nattention  \ncross_entropy 320 \ncross_entropy 8192 \nlaunches  \n");
     CHECK(count(machine.read("trained"), "\n320 ") == 1);
     CHECK(count(machine.read("trained"), "\n8192 ") == 1);
     CHECK(count(machine.read("trained"), "--deterministic=false") == 1);
@@ -380,6 +382,7 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
             --seq-len=*) flag=--seq-len=16 ;;
             --total-batch-size=*) flag=--total-batch-size=256 ;;
             --comm-timeout=*) flag=--comm-timeout=6 ;;
+            --json=*) set -- "$@" --mib=1 ;;
             esac
             set -- "$@" "$flag"
         done
@@ -396,12 +399,19 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
     CHECK(contains(machine.result("2 ranks, resumed by 1"), "\"ok\""));
     CHECK(contains(machine.result("2 ranks, memory of NCCL"), "\"measured\""));
     CHECK(contains(machine.result("mpirun -np 1"), "one GPU"));
+    CHECK(contains(machine.result("bench-comm of 1 ranks"), "one GPU"));
     // One GPU for all ranks, and the flags that the names of the checks promise.
     const std::string log = machine.read("out/comm.log");
     for (const char* flag : {"--grad-comm=bf16", "--optimizer=muon"}) CHECK(count(log, flag) == 2);
     CHECK(count(log, "--resume=") == 1);
     CHECK(contains(machine.read("nccl_variables"), "1 8 --local-rank=0"));
     CHECK_FALSE(contains(machine.read("nccl_variables"), "--local-rank=1"));
+    CHECK(machine.has_good_results());
+
+    // With two GPUs. Three ranks have no batch of their own here.
+    machine.check("comm", "NO_BUILD=1 RANKS=3 TWO_GPUS=1");
+    CHECK(contains(machine.result("bench-comm of 2 ranks"), "24 rows, "));
+    CHECK(count(machine.read("out/results.jsonl"), R"("type": "comm", "what": "all-reduce", "device": "cpu")") == 6);
     CHECK(machine.has_good_results());
 
     nccl_is(23002);

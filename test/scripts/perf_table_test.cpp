@@ -47,12 +47,17 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
         bench_row("attention_forward", "compute", 2, R"(, "percent": 50, "rival": "cuDNN", "rival_ms": 1.25)") +
         bench_row("attention_backward", "compute", 2, R"(, "percent": 50, "rival": "cuDNN", "rival_ms": 1.5)") +
         bench_row("cudnn_attention_backward", "compute", 2, R"(, "percent": 50, "rival": "other", "rival_ms": 1)") +
-        bench_row("attention_forward (window)", "compute", 2, R"(, "percent": 50)"));
+        bench_row("attention_forward (window)", "compute", 2, R"(, "percent": 50)") +
+        bench_row("launch, short kernels", "memory", 0.12345,
+                  R"(, "op": "launches", "percent": 80, "rival": "one launch", "rival_ms": 0.1)"));
     write_file_atomically(
         results.folder / "results.jsonl",
         read_file(results.folder / "results.jsonl") +
             R"({"type": "train", "run": "124M", "what": "GPT-2 124M", "attention": "own", "tokens_per_second": 561234.5,)"
             R"( "step_ms": 934.1, "mfu_percent": 60.25})"
+            "\n"
+            R"({"type": "comm", "what": "all-reduce", "device": "NVIDIA H200", "how": "NCCL 2", "ranks": 8, )"
+            R"("hosts": 1, "buffer": 4096, "calls": 9, "us": 30.25, "bus_gb_per_s": 0.238})"
             "\n"
             R"({"type": "check", "part": "first", "check": "doctor", "result": "FAILED", "note": "a | b", "seconds": 1})"
             "\n");
@@ -73,7 +78,11 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     CHECK(contains(results.line("attention_backward,"), "(1.33 x) | 1.5 x cuDNN: met |"));
     CHECK(contains(results.line("cudnn_attention_backward,"), "| other 1000.0 us (2.00 x) |  |"));
     CHECK(contains(results.line("attention_forward (window)"), "| 50 % |  |  |"));
+    // What a launch costs is no rate, and has no goal.
+    CHECK(results.line("launch, short kernels, 124M") ==
+          "| launch, short kernels, 124M, bf16 | 123.45 | 23.45 to 223.45 |  |  | one launch 100.0 us (1.23 x) |  |");
     CHECK(results.line("GPT-2 124M |") == "| GPT-2 124M | own | 561234 | 934.10 | 60.2 % |");
+    CHECK(results.line("all-reduce") == "| all-reduce, 8 ranks | 4 | 30.2 | 0.238 |");
     CHECK(results.line("doctor") == "| doctor | **FAILED** | a \\| b |");
     // Row by row with the prediction and the reason for the deviation; rows without a measurement are marked.
     const std::string own = "GPT-2 124M, B 32, own attention", cudnn = "GPT-2 124M, B 32, cuDNN";

@@ -1,6 +1,7 @@
 // Benchmarks replace the model's constants. The rows are made up for an imaginary GPU, whose rates are worked out by
 // hand.
 #include "llmc/trace/calibration.h"
+#include <tuple>
 #include "llmc/base/file.h"  // write_file_atomically
 #include "llmc/base/json.h"  // parse_json
 #include "test/testing.h"
@@ -76,6 +77,42 @@ std::string linear(int64_t N, int64_t C, int64_t OC, double alone_ms) {
 }
 std::string heads(int64_t keys, int64_t HS) {
     return format(R"(, "keys": %ld, "head_size": %ld)", long(keys), long(HS));
+}
+
+// Rows of dev/bench/launches.cu, in us. Short kernels: `beyond` more than their work as one launch.
+Rows launch_rows(double alone, double tiny, double tiny_in_graph, double beyond, double beyond_in_graph) {
+    const auto short_kernels = [](const char* what, double us) {
+        return Row{.what = what,
+                   .shape = "small",
+                   .more = R"(, "rival": "one launch", "rival_ms": 0.0105)",
+                   .ms = 1e-3 * (10.5 + us)};
+    };
+    return {{.what = "launch, one alone", .shape = "small", .ms = 1e-3 * alone},
+            {.what = "launch, tiny kernels", .shape = "small", .ms = 1e-3 * tiny},
+            {.what = "launch, tiny kernels in a graph", .shape = "small", .ms = 1e-3 * tiny_in_graph},
+            short_kernels("launch, short kernels", beyond),
+            short_kernels("launch, short kernels in a graph", beyond_in_graph),
+            {.what = "launch, host's time for a kernel", .shape = "small", .ms = 2.25e-3},
+            {.what = "launch, host's time for a GEMM", .shape = "small", .ms = 6.5e-3}};
+}
+
+// A hundred kernels of so many bytes, then GEMMs that take hardly any time. The first launches are in a graph.
+StepTrace step_of(double bytes, int in_graph, int gemms) {
+    StepTrace trace;
+    const auto add = [&](const TracedWork& work) {
+        trace.items.push_back({TraceItem::Kind::work, 0, int64_t(trace.work.size())});
+        trace.work.push_back(work);
+    };
+    for (int i = 0; i < 100 + gemms; i++) {
+        TracedWork work =
+            i < 100 ? kernel_of("gelu_forward", "gelu_forward", bytes) : gemm_of({.m = 8, .n = 8, .k = 8});
+        work.in_graph = i < in_graph;
+        add(work);
+    }
+    return trace;
+}
+double step_of(double bytes, int in_graph, const Gpu& gpu, const ModelCase& model) {
+    return step_time(step_of(bytes, in_graph, 0), gpu, model, 1).step_s;
 }
 
 }  // namespace
@@ -207,6 +244,164 @@ TEST_CASE("calibration: our own attention, and cuDNN's beside it", "[calibration
     CHECK(seconds_of(own, slower->gpu) == seconds_of(own, h100()));
     own.kernel = "flash_backward_hopper_kernel";
     CHECK(seconds_of(own, slower->gpu) / seconds_of(own, c->gpu) == Approx(2).epsilon(1e-3));
+}
+
+TEST_CASE("calibration: what launches cost in a stream, in a graph and the host", "[calibration]") {
+    const double us = 1e-6;
+    const auto c = Results(launch_rows(1.5, 1.75, 1.25, 2.5, 2)).calibration();
+    for (const ModelCase& model : c->cases) {
+        CHECK(model.start_s == Approx(1.5 * us));
+        CHECK(model.gap_s == Approx(1 * us));
+        CHECK(model.graph_gap_s == Approx(0.5 * us));
+        CHECK(model.host_s == Approx(2.25 * us));
+        CHECK(model.host_gemm_s == Approx(6.5 * us));
+    }
+    CHECK(c->cases[0].memory == kLow.memory);
+    CHECK(c->cases[2].contention == kHigh.contention);
+    CHECK(c->num_unused == 0);
+
+    // Assumed are 2 and 0.8 us for each launch, in a graph 2 and 0.44; measured are 2.5 and 2.
+    CHECK(step_of(1e9, 0, c->gpu, c->cases[1]) - step_of(1e9, 0, h100(), kMid) == Approx(100 * -0.3 * us));
+    CHECK(step_of(1e9, 60, c->gpu, c->cases[1]) - step_of(1e9, 60, h100(), kMid) ==
+          Approx((60 * -0.44 + 40 * -0.3) * us));
+    // Of 96 kernels and 4 GEMMs outside of a graph, and the graph; on a GPU that they hardly occupy.
+    const StepTime small = step_time(step_of(100, 4, 4), c->gpu, c->cases[1], 1);
+    CHECK(small.host_launches == 101);
+    CHECK(small.host_s == Approx((97 * 2.25 + 4 * 6.5) * us));
+    CHECK(step_time(step_of(100, 103, 4), c->gpu, c->cases[1], 1).host_s == Approx((2.25 + 6.5) * us));
+    CHECK(step_time(step_of(100, 4, 4), h100(), kMid, 1).host_s == Approx(101 * kMid.host_s));
+
+    REQUIRE(c->rows.size() == 7);
+    const auto is = [&](size_t i, const char* what, double predicted, double measured, double calibrated) {
+        INFO(what);
+        CHECK(c->rows[i].what == what);
+        CHECK(c->rows[i].shape == "small");
+        CHECK(c->rows[i].predicted_s == Approx(predicted * us));
+        CHECK(c->rows[i].measured_s == Approx(measured * us));
+        CHECK(c->rows[i].calibrated_s == Approx(calibrated * us));
+    };
+    is(0, "launch, one alone", 2, 1.5, 1.5);
+    is(1, "launch, tiny kernels", 2.8, 1.75, 2.5);
+    is(2, "launch, tiny kernels in a graph", 2.44, 1.25, 2);
+    is(3, "launch, short kernels, beyond one", 2.8, 2.5, 2.5);
+    is(4, "launch, short kernels in a graph, beyond one", 2.44, 2, 2);
+    is(5, "launch, host's time for a kernel", 4, 2.25, 2.25);
+    is(6, "launch, host's time for a GEMM", 4, 6.5, 6.5);
+    const std::string text = text_of(*c);
+    INFO(text);
+    for (const auto& [name, assumed, measured] : {std::tuple{"start of a kernel, us", 2., 1.5},
+                                                  {"gap between launches in a stream, us", 0.8, 1.},
+                                                  {"gap between launches in a graph, us", 0.44, 0.5},
+                                                  {"host's time for a kernel, us", 4., 2.25},
+                                                  {"host's time for a GEMM, us", 4., 6.5}})
+        CHECK(contains(text, format("%-44s %10.4g %10.4g %7.2f\n", name, assumed, measured, measured / assumed)));
+    CHECK_FALSE(contains(text_of(*Results(Rows{{.what = "gelu_forward"}}).calibration()), "us "));
+}
+
+TEST_CASE("calibration: a start is not longer than a launch, and benchmarks have their own", "[calibration]") {
+    const double us = 1e-6, copy = h100().copy_bytes_per_s();
+    // Alone, with its events, a kernel takes longer than in a chain.
+    Rows rows = launch_rows(4, 2.5, 1.75, 2.25, 1.5);
+    rows.push_back({.what = "gelu_forward", .ms = 1e3 * (1e9 / (0.7 * copy) + 4 * us)});
+    // Three kernels between two events.
+    const double attention_s = seconds_of(attention_of(64, true), h100()) - 3 * kKernelStart;
+    rows.push_back({.what = "cudnn_attention_backward",
+                    .bound = "compute",
+                    .more = heads(1024, 64),
+                    .ms = 1e3 * (2 * attention_s + (4 + 2 * 2.5) * us),
+                    .flops = 1e12});
+    const auto c = Results(rows).calibration();
+    CHECK(c->cases[1].start_s == Approx(1.75 * us));
+    CHECK(c->cases[1].gap_s == Approx(0.75 * us));
+    CHECK(c->cases[1].graph_gap_s == 0);
+    CHECK(c->rates.shares.at("gelu_forward") == Approx(0.7));
+    CHECK(c->rows[0].calibrated_s == Approx(c->rows[0].measured_s));
+    CHECK(c->rates.factor("cudnn_attention_backward, HS 64") == Approx(0.5));
+    CHECK(c->rows[1].predicted_s == Approx(attention_s + 3 * kKernelStart));
+    CHECK(c->rows[1].calibrated_s == Approx(c->rows[1].measured_s));
+    CHECK(c->rows[2].calibrated_s == Approx(4 * us));
+    CHECK(step_of(1e9, 0, c->gpu, c->cases[1]) == Approx(100 * (1e9 / (0.7 * copy) + 2.5 * us)));
+
+    // Rows that are missing, or say nothing: short kernels without what they are compared with, or as fast as that.
+    rows = launch_rows(1.5, 2.5, 9, 0, 9);
+    rows[2].device = rows[4].device = "NVIDIA A100";
+    rows[5].dtype = "fp32";
+    rows.push_back({.what = "launch, short kernels", .shape = "x", .ms = 1});
+    const auto less = Results(rows).calibration();
+    CHECK(less->cases[1].gap_s == Approx(1 * us));
+    CHECK(less->cases[1].graph_gap_s == Approx(0.55 * us));
+    CHECK(less->cases[0].host_s == kLow.host_s);
+    CHECK(less->cases[0].host_gemm_s == Approx(6.5 * us));
+    CHECK(less->rows.size() == 3);
+    CHECK(less->num_unused == 3);
+    rows = launch_rows(1.5, 2.5, 1.75, 2.25, 1.5);
+    rows.pop_back();
+    CHECK(Results(rows).calibration()->cases[0].host_gemm_s == Approx(2.25 * us));
+    // Too slow a start to tell anything of a short launch.
+    rows = launch_rows(30, 2.5, 1.75, 2.25, 1.5);
+    rows.push_back({.what = "gelu_forward", .ms = 0.05, .bytes = 1e8});
+    CHECK(Results(rows).calibration()->rates.shares.empty());
+}
+
+TEST_CASE("calibration: collectives of NCCL", "[calibration]") {
+    const auto row = [](const char* what, int ranks, int hosts, double bytes, double seconds, const char* more = "",
+                        const char* how = "NCCL 2.30.3, some ranks") {
+        return format(R"({"type": "comm", "what": "%s", "device": "%s", "how": "%s", "ranks": %d, "hosts": %d, )"
+                      R"("buffer": %.0f, "calls": 9, "us": %.17g, "bus_gb_per_s": 1%s})",
+                      what, kCard, how, ranks, hosts, bytes, 1e6 * seconds, more) +
+               "\n";
+    };
+    const auto calibrated = [](const std::string& text) { return Results(text).calibration(); };
+    // A ring of 8 at 280 GB/s, whose beginning and 7 hops take 1.5 times as long as NCCL's own model says; of the
+    // protocols Simple is faster for much, LL for little. LL sends a flag with every word.
+    const double simple_s = 1.5e-6 * (8.4 + 7 * 3.4), ll_s = 1.5e-6 * (6.6 + 7 * 0.6), MiB = 1 << 20, KiB = 1 << 10;
+    const double large_s = 7. / 8 * 256 * MiB / 280e9 + simple_s;
+    const double small_s = 7. / 8 * 16 * KiB / 140e9 + ll_s;
+    const std::string one_server =
+        row("all-gather", 8, 1, 256 * MiB, large_s) + row("reduce-scatter", 8, 1, 16 * KiB, small_s);
+    const auto c = calibrated(one_server);
+    CHECK(c->gpu.collective == Approx(280).epsilon(1e-3));
+    CHECK(c->gpu.network == h100().network);
+    for (const ModelCase& model : c->cases) CHECK(model.latency == Approx(1.5).epsilon(1e-3));
+    CHECK(c->cases[0].wire == kLow.wire);
+    CHECK(collective_seconds(8e9, 1, c->gpu, c->cases[1], 8) == Approx(7e9 / 280e9 + simple_s).epsilon(1e-3));
+    CHECK(all_to_all_seconds(0, c->gpu, c->cases[1], 8) == Approx(1.5e-6 * (8.4 + 3.4) + 7e-6).epsilon(1e-3));
+    CHECK(collective_seconds_between(0, 1, c->gpu, c->cases[1], 2) == Approx(1.5e-6 * (6.6 + 2.7)).epsilon(1e-3));
+    CHECK(collective_seconds_between(0, 2, c->gpu, c->cases[1], 8) == Approx(1.5e-6 * (6.8 + 6 * 5)).epsilon(1e-3));
+    REQUIRE(c->rows.size() == 2);
+    CHECK(c->rows[0].what == "all-gather, 8 ranks");
+    CHECK(c->rows[0].shape == "256 MB");
+    CHECK(c->rows[0].predicted_s == Approx(7. / 8 * 256 * MiB / 350e9 + simple_s / 1.5));
+    CHECK(c->rows[0].calibrated_s == Approx(c->rows[0].measured_s).epsilon(1e-3));
+    CHECK(c->rows[1].shape == "16 KB");
+    const std::string text = text_of(*c);
+    INFO(text);
+    CHECK(contains(text, format("%-44s %10.4g %10.4g %7.2f\n", "collectives in a server, GB/s", 350., 280., 0.8)));
+    CHECK(contains(text, format("%-44s %10.4g %10.4g %7.2f\n", "latency of collectives", 1., 1.5, 1.5)));
+
+    // An all-reduce goes around twice; where no small buffer was measured, its latency is as assumed.
+    const double twice_s = 14. / 8 * 256 * MiB / 280e9 + 1e-6 * (8.4 + 14 * 3.4);
+    CHECK(calibrated(row("all-reduce", 8, 1, 256 * MiB, twice_s))->gpu.collective == Approx(280).epsilon(1e-3));
+    // Two servers: each of 16 GPUs' 15 sixteenths of the buffer leave by 8 network cards at 36 GB/s.
+    const auto two = calibrated(row("all-gather", 16, 2, 4096 * MiB, 15. / 16 * 4096 * MiB / 288e9));
+    CHECK(two->gpu.network == Approx(36).epsilon(0.02));
+    CHECK(two->gpu.collective == h100().collective);
+    CHECK(two->cases[1].latency == 1);
+    // The last of equal rows counts.
+    CHECK(calibrated(row("all-gather", 8, 1, 256 * MiB, 1) + one_server)->gpu.collective == Approx(280).epsilon(1e-3));
+    // Nothing of these: half of a server on each of two, virtual ranks, an all-to-all, a size between.
+    const auto none = calibrated(row("all-gather", 8, 2, 256 * MiB, 1) +
+                                 row("all-reduce", 4, 1, 256 * MiB, 1, "", "4 virtual ranks on one GPU") +
+                                 row("all-to-all", 8, 1, 256 * MiB, 1) + row("all-gather", 8, 1, 4 * MiB, 1e-3));
+    CHECK_FALSE(none->has_collectives);
+    CHECK(none->gpu.collective == h100().collective);
+    CHECK(none->num_unused == 3);
+    CHECK(none->rows.size() == 1);
+    CHECK(Results(one_server).error(*find_gpu("H200")) ==
+          std::string("2: --calibrate : measured on ") + kCard +
+              ", which is no H200: --gpu names the card of the benchmarks");
+    CHECK(Results(row("all-gather", -8, 1, MiB, 1)).error() ==
+          "2: --calibrate :1: ranks: expected a number above zero, found -8");
 }
 
 TEST_CASE("calibration: low and high are as far apart as the rows", "[calibration]") {

@@ -92,6 +92,8 @@ struct HopperBackwardShared {
     }
 };
 
+static_assert(sizeof(HopperBackwardShared<64>) <= 227 << 10 && sizeof(HopperBackwardShared<128>) <= 227 << 10);
+
 // Called by one thread.
 template <int HS>
 DEVICE void init_barriers(HopperBackwardShared<HS>& shared) {

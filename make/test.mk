@@ -12,8 +12,9 @@ test: ## build and run the tests; OP=layernorm runs one topic
 
 # A topic may have tests of one kind only, and may not need the programs.
 NEEDED_PROGRAMS = $(if $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(PROGRAMS))
+# Without SCHEDULES, which may be in the environment: only emulated threads have an order.
 run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
-	$(if $(TESTS),@CXX='$(CXX)' ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
+	$(if $(TESTS),@CXX='$(CXX)' SCHEDULES= ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
 # Runs with every schedule of the emulator's threads: a result that depends on it is wrong.
 SCHEDULES ?= in_order reverse random

@@ -123,11 +123,16 @@ inline std::string comm_rows(const std::vector<CommTiming>& timings, const std::
 template <class Device>
 std::string bench_comm(Comm<Device>& comm, Device& device, Ranks& ranks, size_t most_bytes,
                        const std::string& json = "", const std::string& device_name = "") {
-    const std::vector<CommTiming> timings = time_collectives(comm, device, ranks, most_bytes);
-    if (!json.empty() && comm.rank == 0) {
-        const std::string rows = comm_rows(timings, device_name, comm.describe(), comm.world_size, ranks.num_hosts);
-        std::FILE* const file = std::fopen(json.c_str(), "a");
+    std::FILE* file = nullptr;
+    // Opened before the measurements, which take minutes.
+    on_first_rank(ranks, [&] {
+        if (json.empty()) return;
+        file = std::fopen(json.c_str(), "a");
         require(file, "--json %s: cannot be written: %s", json.c_str(), std::strerror(errno));
+    });
+    const std::vector<CommTiming> timings = time_collectives(comm, device, ranks, most_bytes);
+    if (file) {
+        const std::string rows = comm_rows(timings, device_name, comm.describe(), comm.world_size, ranks.num_hosts);
         const bool written = std::fwrite(rows.data(), 1, rows.size(), file) == rows.size();
         require(std::fclose(file) == 0 && written, "--json %s: cannot be written", json.c_str());
     }

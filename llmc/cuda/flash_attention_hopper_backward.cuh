@@ -79,7 +79,9 @@ struct HopperBackwardShared {
     unsigned char ds[kStages][Ds::kBytes];
     float stats[kStages][kQueries / kFlashTile][3][kFlashTile];  // blocks of attention_stats.cuh
     HopperStage own_stages[kStages], stages[kStages];
-    int pieces[kStages], last_tiles[kStages];  // of the stage's own side; pieces: -1 if there are no more
+    // Of the stage's own side; pieces: -1 if there are no more. Its mbarrier orders them; they are written by publish()
+    // for the race checker, which does not know mbarriers.
+    int pieces[kStages], last_tiles[kStages];
 
     // Both waits are by parity: use i, from 0 on, is the (i / 2)-th of stage i % 2.
     DEVICE static HopperStage& wait_for_place(HopperStage (&all)[kStages], int i) {

@@ -305,7 +305,7 @@ class Step:
 PARTS = {
     # In the order in which an answer is worth most: whatever cuts it off, what matters is there.
     "first": [
-        Step(versions, 60), Step(conformance, 90), Step(peak, 60), Step(training.both_attentions, 150),
+        Step(versions, 60), Step(conformance, 90), Step(peak, 60), Step(training.each_attention, 150),
         Step(training.against_cpu, 60), Step(training.same_bits, 90), Step(training.quickstart, 100),
         Step(training.largest_batch, 90), Step(training.head_rows, 90), Step(training.not_deterministic, 60),
         Step(first_benches, 150), Step(model_beside_it, 30), Step(profile, 60), Step(kernels_by_ncu, 120),
@@ -317,7 +317,7 @@ PARTS = {
     "comm": [Step(comm.tests, 60), Step(comm.ranks, 590)],
     "build": [Step(build, 590)],
     "conformance": [Step(conformance, 590)],
-    "train": [Step(peak, 60), Step(training.both_attentions, 240), Step(training.largest_batch, 90),
+    "train": [Step(peak, 60), Step(training.each_attention, 240), Step(training.largest_batch, 90),
               Step(training.against_cpu, 60), Step(training.same_bits, 120)],
     "modern": [Step(peak, 60), Step(training.modern, 590)],
     "sanitize": [Step(sanitize, 590)],

@@ -159,7 +159,7 @@ def tuned():
     return {"tune-matmul": ROOT / "build/cuda/matmul.txt"}
 
 
-def both_attentions(part, steps=30, micro_batches=8):
+def each_attention(part, steps=30, micro_batches=8):
     """cuDNN's, our own, and both mixed: the speed of each, and the same losses."""
     losses = {}
     for attention in sorted(attentions(part)):

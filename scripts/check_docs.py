@@ -148,6 +148,8 @@ CLAIMS = [
 # The README's tables whose rows all need a row in PROOFS under the same heading, which names the proof.
 PROOFS = "doc/why_believe_us.md"
 PROVEN = ("What is measured", "Which one do you want?")
+# The page that names a file and a commit for each cell of the last of these tables that is about another project.
+NEIGHBORS = "doc/comparison.md"
 
 
 # ---- the tree --------------------------------------------------------------------------------------------------
@@ -410,7 +412,8 @@ def findings_in_page(tree, page):
             if PATH.match(first) and not tree.has_path(PATH.match(first)[1]):
                 found.append(f"there is no {first}")
         else:
-            for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", line):
+            # The tables of NEIGHBORS name other projects' files and flags; scripts/check_neighbors.py looks for them there.
+            for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", "" if page == NEIGHBORS and line.startswith("|") else line):
                 found += findings_in_inline(tree, code.strip())
             for path in re.findall(r"(?<![\w/`.-])(doc/(?:[\w-]+/)?[\w-]+\.md)", line):
                 if path not in tree.files:
@@ -468,6 +471,17 @@ def findings_in_proofs(claims, proofs):
                 yield f"{PROOFS}: '{heading}' has no row '{name}', which README.md claims"
             elif not re.search(r"`|\]\(|first two rows|the same", there[name]):
                 yield f"{PROOFS}: '{name}': no test, script, file or page is named"
+
+
+def findings_in_neighbors(readme, sources):
+    """Cells of the README's last table about another project without a row in `sources`. What a project has not needs none."""
+    rows = {(row[0], row[1]) for row in tables(sources)["Sources"] if len(row) == 4}
+    heading = next(line for line in readme.split("\n") if line.startswith("| | Anvil |"))
+    projects = [cell.strip() for cell in heading.split("|")[3:-1]]
+    for name, _, *cells in tables(readme)[PROVEN[-1]]:
+        for project, cell in zip(projects, cells):
+            if name not in ("Written in", "Size") and not re.match(r"no\b|none\b|PyTorch's", cell) and (name, project) not in rows:
+                yield f"{NEIGHBORS}: no row '{name}' for {project}, of which README.md says '{cell}'"
 
 
 def findings_in_size(root, files):
@@ -545,6 +559,7 @@ def test(root):
         assert any("SIGKILL at 501" in one for one in findings_in_proofs(readme.replace("SIGKILL at 500", "SIGKILL at 501"), proofs))
         assert any("no test" in one for one in findings_in_proofs(readme, re.sub(r"(\| Optimizers \|)[^|]*", r"\1 sure ", proofs)))
         assert list(findings_in_size(root, ["train_gpt.cu"]))
+        assert list(findings_in_neighbors(readme.replace("llmq |", "fastq |"), (root / NEIGHBORS).read_text(encoding="utf-8")))
 
 
 def main():
@@ -558,6 +573,7 @@ def main():
         found += findings_in_page(tree, page)
     found += findings_in_claims(root, CLAIMS)
     found += findings_in_proofs(*((root / page).read_text(encoding="utf-8") for page in ("README.md", PROOFS)))
+    found += findings_in_neighbors(*((root / page).read_text(encoding="utf-8") for page in ("README.md", NEIGHBORS)))
     found += findings_in_size(root, tree.files)
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0

@@ -7,6 +7,7 @@
 #                                    $scratch/disk-NUMBER is mounted at $scratch/home, $scratch/names at /etc/hosts
 #
 # Gives $scratch, a folder that goes at the end with all else, the names ${hosts[@]}, the ${addresses[@]}, and a trap.
+export LC_ALL=C
 
 fail() { # CODE MESSAGE
     echo "error: $2" >&2

@@ -12,6 +12,7 @@
 # Needs root, Linux with network namespaces, and ./train_gpt and data/tokenize as built by make ($ANVIL_PROGRAMS: where they
 # lie). Nothing of it stays. Exit code 2: something is missing here, and says what; 1: a run did not do what it should.
 set -euo pipefail
+export LC_ALL=C
 shopt -s extglob
 cd "$(dirname "$0")/.."
 

@@ -15,6 +15,7 @@
 # neither interfaces nor files.
 # Exit code 2: something is missing here, and says what; 1: the run went wrong.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 # shellcheck source=dev/hosts.sh

@@ -16,6 +16,7 @@
 # $DEPS_DIR, if set, replaces .deps. Prints what it took and from where. Exit code 2 if something is missing, or if the
 # folder and the sources together are larger than 64 MiB.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 deps=${DEPS_DIR:-.deps}

@@ -5,6 +5,7 @@
 #
 #   scripts/check_interop.sh [FOLDER]       FOLDER: a virtual environment, which is created if it does not exist
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 venv=${1:-$(mktemp -d)/venv}

@@ -5,6 +5,7 @@
 #
 #   scripts/check_tokenizers.sh [FOLDER]       FOLDER: a virtual environment, which is created if it does not exist
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 scratch=$(mktemp -d)

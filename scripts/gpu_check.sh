@@ -25,6 +25,7 @@
 # benchmark, training run and kernel), machine.json, PART.log, and for first also trace.json.gz. scripts/perf_table.py writes
 # them into doc/performance.md. Exit code 1 if anything failed or was not reached, 2 for a wrong PART. Needs Python 3.
 set -euo pipefail
+export LC_ALL=C
 case " $* " in *" -h "* | *" --help "*) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$(dirname "$0")/.."
 exec python3 -B scripts/gpu_check/main.py "$@"

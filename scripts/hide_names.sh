@@ -2,6 +2,7 @@
 # scripts/hide_names.sh OBJECT NAME RESULT: copies an object and makes all its symbols local except NAME. An error if it has no
 # such symbol, or static initializers, which would run before main().
 set -euo pipefail
+export LC_ALL=C
 object=$1 name=$2 result=$3
 
 # Dissolves COMDAT groups, of which the linker would keep one copy over all objects: each object needs its own.

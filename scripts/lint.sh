@@ -2,6 +2,7 @@
 # Runs all checks of `make lint` and prints their findings; exit code 1 if there are any. The Makefile sets CLANG_FORMAT and
 # SUBMAKE (make with its flags).
 set -uo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 failed=()
@@ -34,7 +35,12 @@ check_warnings() {
 
 check_scripts() {
     local status=0 script
-    while IFS= read -r -d '' script; do bash -n "$script" || status=1; done < <(list '*.sh' .ci/run)
+    while IFS= read -r -d '' script; do
+        bash -n "$script" || status=1
+        # awk, sort and printf follow the user's locale: 0,5 for 0.5 in German, and no i for I in Turkish.
+        grep -qE '^export LC_ALL=C( |$)|/fetch\.sh"$|^exec "\$\(dirname "\$0"\)/' "$script" ||
+            { echo "$script: expected the line 'export LC_ALL=C' after 'set'" && status=1; }
+    done < <(list '*.sh' .ci/run)
     return $status
 }
 

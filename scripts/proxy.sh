@@ -17,6 +17,7 @@
 # Exit code 1: D is not below 1.95 nats per byte, or not 0.35 below A, or two runs of D differ in a bit.
 # Exit code 2: the text cannot be downloaded (data/tinyshakespeare.sh), or a flag is wrong.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 # AdamW's values are from a sweep over A: rates of 0.002 to 0.016, beta1 0.8 and 0.9, beta2 0.95, 0.99 and 0.999, no decay, no

@@ -7,6 +7,7 @@
 # in BUILD_ID, because it is no git repository. To verify: sha256sum -c SHA256SUMS.
 # Exit code 2: a change is not committed, or a file names another version.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 out=build/release

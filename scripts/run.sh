@@ -7,6 +7,7 @@
 # FLAGS are train_gpt's and replace the table's. data/fineweb.sh downloads the tokens unless FLAGS has --train-data. Without
 # a GPU it trains only with --device cpu. $ANVIL_PROGRAMS: the folder of train_gpt, . by default.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$(realpath "$0")")/.."
 
 fail() {

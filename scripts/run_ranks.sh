@@ -5,6 +5,7 @@
 #
 # Exit code 2: mpirun is missing.
 set -euo pipefail
+export LC_ALL=C
 ranks=$1 && shift
 [ "$ranks" -gt 1 ] || exec "$@"
 command -v mpirun >/dev/null || {

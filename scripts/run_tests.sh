@@ -15,6 +15,7 @@
 # fail because the machine is busy. If a topic passes then, it counts as passed, and is reported as flaky at the end, with
 # its first output. Findings of a sanitizer stay failures.
 set -uo pipefail
+export LC_ALL=C
 jobs=$1 program=$2 topic=${3:-}
 shift $(($# < 3 ? $# : 3))
 arguments=("$@")

@@ -12,6 +12,7 @@
 # minutes on two cores. Other flags are those of scripts/bench_scaling.py, which does the work: --models small,middle,
 # --rounds 5; --write puts the table into doc/performance.md.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$(realpath "$0")")/.."
 
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac

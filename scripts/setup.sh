@@ -10,6 +10,7 @@
 # Exit code 2 if something needed is still missing. If nothing is missing, it does and prints nothing and needs no network.
 # Headers may also be in $DEPS_DIR/include (default .deps).
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 clang_format_version=18.1.8

@@ -21,6 +21,7 @@
 #SBATCH --requeue
 #SBATCH --signal=USR1@120
 set -euo pipefail
+export LC_ALL=C
 : "${SLURM_JOB_ID:?is not set: submit this script with sbatch}"
 
 out_dir=run/default

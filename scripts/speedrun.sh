@@ -12,6 +12,7 @@
 # doc/speedrun.md describes the targets. $ANVIL_PROGRAMS: a folder with programs that are already built. Exit codes are
 # those of the step that failed; 2: something is missing, or a flag is wrong.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$(realpath "$0")")/.."
 
 fail() {

@@ -8,6 +8,7 @@
 # Reads compile_commands.json (`make compile_commands.json`). CLANG_TIDY: the program, clang-tidy by default; JOBS: the number of
 # files at once. If the program is missing, prints that and ends with exit code 0. Exit code 1 if it found anything.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac

@@ -1,6 +1,7 @@
 // scripts/proxy.sh: that it runs to its end; and its arms A and D, shorter and on the built-in stories: GPT-2 with
 // AdamW against nanochat's model with Muon. This detects a model that learns badly although each op is correct.
 #include <sstream>
+#include "test/comma_locale.h"
 #include "test/program.h"
 
 namespace {
@@ -65,12 +66,15 @@ TEST_CASE("scripts/proxy.sh runs every arm to its end", "[proxy]") {
     std::string text;
     for (int i = 0; i < 3000; i++) text += "It was line " + std::to_string(i * 7919 % 3000) + " of a stormy night.\n\n";
     put_file(scratch / "text.txt", text);
-    const Finished ended = run(scratch / "scripts/proxy.sh" + " --seeds 1 --steps 2 --text " + scratch / "text.txt");
+    const Finished ended =
+        run(comma_locale() + scratch / "scripts/proxy.sh" + " --seeds 1 --steps 2 --text " + scratch / "text.txt");
     INFO(ended.out << ended.err);
     CHECK(ended.exit_code == 1);  // nothing is learned in two steps, and all else is as it should be
     CHECK(ended.err == "");
     for (const char* arm :
          {"A   gpt2       AdamW", "B   gpt2       Muon", "C   nanochat   AdamW", "D   nanochat   Muon"})
         CHECK(contains(ended.out, std::string("\n") + arm));
+    CHECK(contains(ended.out, "\nA   gpt2       AdamW  4.7"));
+    CHECK_FALSE(contains(ended.out, "-nan"));
     CHECK(contains(ended.out, "two runs of D are the same, bit for bit: yes\n"));
 }

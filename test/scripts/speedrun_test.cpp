@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <filesystem>
+#include "test/comma_locale.h"
 #include "test/program.h"  // Started, records_in
 #include "test/testing.h"
 
@@ -55,7 +56,7 @@ struct FakeMachine {
     std::string fetched() const { return fs::exists(folder / "fetched") ? read_file(folder / "fetched") : ""; }
 
     Finished on(const std::string& command, const std::string& environment = "") const {
-        return run("env -u ANVIL_MIRROR PATH=" + folder / "bin:$PATH " + environment + " " + command);
+        return run(comma_locale() + "env -u ANVIL_MIRROR PATH=" + folder / "bin:$PATH " + environment + " " + command);
     }
     Finished fineweb(int shards, const std::string& environment = "") const {
         return on("data/fineweb.sh --shards " + std::to_string(shards) + " --out " + folder / "data", environment);

@@ -9,3 +9,8 @@ class AnvilError(Exception):
     def __init__(self, message, exit_code=None, output=None):
         super().__init__(message)
         self.exit_code, self.output = exit_code, output
+
+
+def one_line(text):
+    """For a terminal, which obeys control characters: names in a file may hold them."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(text).split()))

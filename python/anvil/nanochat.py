@@ -19,7 +19,7 @@ import re
 import sys
 
 from .checkpoint import Checkpoint, read_json
-from .errors import AnvilError
+from .errors import AnvilError, one_line
 
 COMMIT = "92d63d4"
 VOCABULARY_MULTIPLE = 64  # nanochat pads its vocabulary to a multiple of this
@@ -81,6 +81,21 @@ def find_step(folder, step):
     return steps[-1] if step is None else step
 
 
+def load_state(torch, path):
+    """{name: tensor}. torch's own message is not passed on: it advises to load the file with weights_only=False, which runs what it holds."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise AnvilError(f"cannot read {path}: {error.strerror or error}") from None
+    except Exception as error:  # a pickle can fail in any way
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        why = f"it names {named[1]}, which is not run" if named else type(error).__name__
+        raise AnvilError(f"{path}: expected tensors alone, as torch.save writes them; torch cannot read it ({why}): get another copy of it") from None
+    if not isinstance(state, dict) or not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()):
+        raise AnvilError(f"{path}: expected a dictionary of names and tensors, as nanochat saves it; is it another file of the training?")
+    return {name.removeprefix("_orig_mod."): value for name, value in state.items()}
+
+
 def import_checkpoint(folder, out, step=None, tokenizer=None):
     """Writes a folder for ./train_gpt --init-from. Returns its description in one line."""
     torch, safetensors = need("torch", "safetensors.torch")
@@ -92,13 +107,11 @@ def import_checkpoint(folder, out, step=None, tokenizer=None):
         theirs = meta["model_config"]
         config = {name: theirs[name] for name in ("n_layer", "n_head", "n_kv_head", "n_embd", "sequence_len", "vocab_size")}
         pattern = theirs.get("window_pattern", "L").upper()
+        if any(type(size) is not int or size < 1 for size in config.values()):
+            raise TypeError
     except (KeyError, TypeError, AttributeError):
         raise AnvilError(f"{folder}/meta_{step:06d}.json: expected a model_config with sizes; use another copy of it") from None
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise AnvilError(f"{path}: torch cannot read it: {str(error).splitlines()[0]}") from None
-    state = {name.removeprefix("_orig_mod."): value for name, value in state.items()}
+    state = load_state(torch, path)
     expected = shapes(config, padded(config["vocab_size"]))
     missing, extra = sorted(set(expected) - set(state)), sorted(set(state) - set(expected))
     if missing or extra:
@@ -238,7 +251,7 @@ def read_tokenizer(path):
     except OSError as error:
         raise AnvilError(f"cannot read {path}: {error.strerror}") from None
     except Exception as error:  # a pickle can fail in any way
-        raise AnvilError(f"{path}: not the pickle of a tiktoken Encoding, as nanochat writes it ({type(error).__name__}: {error})") from None
+        raise AnvilError(f"{path}: not the pickle of a tiktoken Encoding, as nanochat writes it ({type(error).__name__}: {one_line(error)})") from None
     ids = sorted([*ranks.values(), *special.values()])
     if ids != list(range(len(ids))) or any(bytes([byte]) not in ranks for byte in range(256)):
         raise AnvilError(f"{path}: expected all 256 bytes, and tokens numbered from 0 without a gap")
@@ -317,7 +330,7 @@ def main():
         else:
             print(export_checkpoint(arguments.model, arguments.out, arguments.tag))
     except AnvilError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {one_line(error)}")
 
 
 if __name__ == "__main__":

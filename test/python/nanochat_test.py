@@ -262,8 +262,26 @@ class Models(Case):
         self.refused("expected a model_config with sizes", load)
         save(folder, state)
         self.refused("no step 5; it has 12", load, step=5)
-        (folder / "model_000012.pt").write_bytes(b"PK nothing")
-        self.refused("torch cannot read it", load)
+        import torch
+
+        class Evil:
+            def __reduce__(self):
+                return os.mkdir, (str(self.scratch / "run"),)
+
+        Evil.scratch = self.scratch
+        for what in (b"PK nothing", b"", pickle.dumps(Evil()), [state], {1: state["smear_lambda"]}, {"smear_lambda": 1.5}, Evil()):
+            if isinstance(what, bytes):
+                (folder / "model_000012.pt").write_bytes(what)
+            else:
+                torch.save(what, folder / "model_000012.pt")
+            with self.assertRaises(anvil.AnvilError) as refused:
+                load()
+            self.assertRegex(str(refused.exception), "torch cannot read it|expected a dictionary of names and tensors")
+            self.assertNotRegex(str(refused.exception), "weights_only|\n")
+        self.assertFalse((self.scratch / "run").exists())
+        for wrong in ({"n_layer": "3"}, {"n_head": 0}, {"n_embd": 1.5}, {"vocab_size": True}):
+            save(folder, state, {**SIZES, **wrong})
+            self.refused("expected a model_config with sizes", load)
         self.assertFalse((self.scratch / "in").exists())
         self.train("a", qk_scale=1, architecture="nanochat")
         self.refused("--qk-scale is 1.0, and nanochat's is 1.2", anvil.nanochat.export_checkpoint, self.scratch / "a", self.scratch / "b")

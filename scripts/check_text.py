@@ -5,7 +5,8 @@
 
 No tabs (except in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
 scripts begin with a comment that says what they are. Comments in C++ have at most 120 columns: clang-format does not
-reflow them, because it would join the rows of tables. Python compiles; scripts with a #! line are executable.
+reflow them, because it would join the rows of tables. Python compiles; scripts with a #! line are executable. A link
+leads to a file of the project.
 """
 
 import os
@@ -27,7 +28,7 @@ def files(root):
     """Tracked files, and new files that git does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
-    return sorted(root / name for name in listed if name and (root / name).is_file())
+    return sorted(root / name for name in listed if name and ((root / name).is_file() or (root / name).is_symlink()))
 
 
 def findings_in(path, name, text):
@@ -62,6 +63,9 @@ def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     found = []
     for path in files(root):
+        if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(root)):
+            found.append(f"{path.relative_to(root)}: a link to {os.readlink(path)}, which is no file of the project: remove it")
+            continue
         try:
             text = path.read_bytes().decode("utf-8")
         except UnicodeDecodeError:

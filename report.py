@@ -1,1 +1,0 @@
-../share/anvil/scripts/report.py

@@ -313,7 +313,7 @@ def explore(model):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--failures", type=int, default=2, help="at most so many (2)")
     parser.add_argument("--without", choices=("timer", "eof", "tell", "look"), default="", help="a mechanism to leave out")
     args = parser.parse_args()

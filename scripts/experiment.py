@@ -35,8 +35,8 @@ and is discarded. This is autoresearch's loop (Karpathy, 2026, program.md), with
 
 OUT/results.tsv has a line for each run (doc/formats.md), and OUT/trials.jsonl a record for each decision. OUT/index.html
 shows them on a page: each run as a dot, the value that a trial had to beat, the tokens that it was trained on, and the
-curves. Start it again after a kill to resume: finished runs are not repeated. Another [fixed] part, or base, in the same
-OUT is refused. Needs Python 3.11.
+curves. Start it again after a kill, or with another SPEC.toml, to go on: runs of the same name and flags are not repeated.
+Another [fixed] part, or base, in the same OUT is refused. Needs Python 3.11.
 """
 
 import argparse
@@ -115,8 +115,9 @@ class Spec:
         if not self.trials:
             fail(f"{path}: nothing to try: give [[trial]] or [search]")
         names = [name for name, _ in self.trials]
-        if len(set(names)) < len(names):
-            fail(f"{path}: two trials have one name")
+        for i, name in enumerate(names):
+            if name == "baseline" or name in names[:i]:
+                fail(f"{path}: {'a trial is called' if name == 'baseline' else 'two trials are called'} {name!r}: give it another name")
         goal = json.dumps([self.budget, self.metric, self.seeds, self.fixed_flags, self.base], sort_keys=True)
         self.goal_hash = hashlib.sha256(goal.encode()).hexdigest()[:16]
 
@@ -176,12 +177,14 @@ class Experiment:
         return {folder: math.nan if row["status"].startswith("failed") else float(row[self.spec.metric])
                 for folder, row in self.rows().items()}  # fmt: skip
 
-    def folder(self, name, seed):
-        return self.out / f"{slug(name)}_seed{seed}"
+    def folder(self, name, flags, seed):
+        """Of a run: a result belongs to these flags, and a name may get others or look like another name."""
+        flags_hash = hashlib.sha256(json.dumps(flags, sort_keys=True).encode()).hexdigest()[:12]
+        return self.out / f"{slug(name)}_{flags_hash}_seed{seed}"
 
     def run(self, name, flags, seed):
         """The metric of a run, which is run now unless it is finished; nan if it crashed."""
-        folder = self.folder(name, seed)
+        folder = self.folder(name, flags, seed)
         done = self.finished()
         if str(folder) in done:
             return done[str(folder)]
@@ -203,11 +206,12 @@ class Experiment:
         self.crashed = last[-1] if last else f"exit code {code}"
         return math.nan
 
-    def decide(self, name, flags, verdict, why, values, below=None):
+    def decide(self, name, flags, changes, verdict, why, values, below=None):
         """Records a decision. below: the bound on the mean, or on the only value, for the trial to be kept."""
         mean = statistics.fmean(values) if values and not any(map(math.isnan, values)) else math.nan
-        self.decisions.append({"name": name, "flags": flags, "verdict": verdict, "why": why, "values": values, "mean": mean,
-                               "below": below})  # fmt: skip
+        runs = [str(self.folder(name, flags, seed)) for seed in range(1, len(values) + 1)]
+        self.decisions.append({"name": name, "flags": changes, "verdict": verdict, "why": why, "values": values, "mean": mean,
+                               "below": below, "runs": runs})  # fmt: skip
         with open(self.journal, "w", encoding="utf-8") as file:
             for decision in self.decisions:
                 file.write(json.dumps(decision) + "\n")
@@ -219,10 +223,10 @@ class Experiment:
         spec, seeds = self.spec, range(1, self.spec.seeds + 1)
         values = [self.run("baseline", spec.base, seed) for seed in seeds]
         if any(map(math.isnan, values)):
-            fail(f"the baseline crashed; see {self.out}/baseline_seed1.txt")
+            fail(f"the baseline crashed: {self.crashed}; see {self.folder('baseline', spec.base, 1)}.txt")
         noise = statistics.stdev(values)
         best, best_flags, best_values = statistics.fmean(values), spec.base, values
-        self.decide("baseline", spec.base, "keep", f"standard deviation of {len(values)} seeds: {noise:.4f}", values)
+        self.decide("baseline", spec.base, spec.base, "keep", f"standard deviation of {len(values)} seeds: {noise:.4f}", values)
         for name, changes in spec.trials:
             flags = best_flags | changes
             values = [self.run(name, flags, seeds[0])]
@@ -231,7 +235,7 @@ class Experiment:
             if not math.isnan(values[0]) and abs(values[0] - beside) <= 2 * noise:
                 values += [self.run(name, flags, seed) for seed in seeds[1:]]
             if any(map(math.isnan, values)):
-                self.decide(name, changes, "crash", self.crashed, values)
+                self.decide(name, flags, changes, "crash", self.crashed, values)
                 continue
             mean, whole = statistics.fmean(values), len(values) == len(seeds)
             reference = best if whole else beside
@@ -242,15 +246,15 @@ class Experiment:
                 if not whole:  # later trials are compared over all seeds
                     values += [self.run(name, flags, seed) for seed in seeds[1:]]
                     if any(map(math.isnan, values)):
-                        self.decide(name, changes, "crash", self.crashed, values)
+                        self.decide(name, flags, changes, "crash", self.crashed, values)
                         continue
                     mean = statistics.fmean(values)
                 best, best_flags, best_values = mean, flags, values
-                self.decide(name, changes, "keep", f"{gain:.4f} better than {reference:.4f} ({runs}); {needed:.4f} needed", values, reference - needed)
+                self.decide(name, flags, changes, "keep", f"{gain:.4f} better than {reference:.4f} ({runs}); {needed:.4f} needed", values, reference - needed)
             else:
                 how = f"{gain:.4f} better" if gain > 0 else f"{-gain:.4f} worse"
                 why = f"{how} than {reference:.4f} ({runs}); {needed:.4f} better needed"
-                self.decide(name, changes, "discard", why, values, reference - needed)
+                self.decide(name, flags, changes, "discard", why, values, reference - needed)
         print(f"best: {spec.metric} {best:.4f} with", " ".join(f"--{key} {value}" for key, value in best_flags.items()))
 
 
@@ -306,8 +310,7 @@ def write_page(experiment):
         flags = " ".join(f"--{key} {value}" for key, value in one["flags"].items())
         values = ", ".join("crash" if math.isnan(v) else f"{v:.4f}" for v in one["values"])
         mean = "" if math.isnan(one["mean"]) else f"{one['mean']:.4f}"
-        folders = [str(experiment.folder(one["name"], seed)) for seed in range(1, len(one["values"]) + 1)]
-        tokens = [int(results[folder]["tokens"]) for folder in folders if folder in results]
+        tokens = [int(results[folder]["tokens"]) for folder in one["runs"] if folder in results]
         if tokens and max(tokens) > 1.1 * min(tokens):
             uneven.append(f"{one['name']} {min(tokens) / 1e6:.3g}M and {max(tokens) / 1e6:.3g}M")
         millions = f"{statistics.fmean(tokens) / 1e6:.3g}M" if tokens else ""
@@ -315,7 +318,7 @@ def write_page(experiment):
                  (millions, "number"), (one["verdict"], ""), (html.escape(one["why"]), "")]  # fmt: skip
         kind = one["verdict"] + (" best" if one is best else "")
         rows.append(f'<tr class="{kind}">' + "".join(f'<td class="{align}">{cell}</td>' for cell, align in cells) + "</tr>")
-    runs = [folder for folder in results if (pathlib.Path(folder) / "log.jsonl").exists()]
+    runs = [folder for one in decisions for folder in one["runs"] if (pathlib.Path(folder) / "log.jsonl").exists()]
     link = ""
     if runs:
         curves = [sys.executable, str(HERE / "report.py"), *runs, "--x", "time", "--out", str(out / "curves.html")]
@@ -338,10 +341,10 @@ def write_page(experiment):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("spec", type=pathlib.Path, help="what is fixed, the baseline, and what to try")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("run/experiment"))
-    parser.add_argument("--train-gpt", default="./train_gpt")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("spec", metavar="SPEC.toml", type=pathlib.Path, help="what is fixed, the baseline, and what to try")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("run/experiment"), help="the folder of all runs and the page [%(default)s]")
+    parser.add_argument("--train-gpt", metavar="FILE", default="./train_gpt", help="the program [%(default)s]")
     arguments = parser.parse_args()
     Experiment(Spec(arguments.spec), arguments.out, arguments.train_gpt).go()
 

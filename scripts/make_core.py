@@ -71,7 +71,7 @@ def task_of(entry, folder, baselines, max_per_task, encode, bos, max_tokens):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=pathlib.Path, help="the unpacked folder")
     parser.add_argument("out", help="the file to write")
     parser.add_argument("--tokenizer", required=True, help="gpt2, a tokenizer.json, or bytes")

@@ -37,7 +37,7 @@ def make_all():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the committed fixtures, write nothing there")
     arguments = parser.parse_args()
     if torch.__version__.split("+")[0] != TORCH:

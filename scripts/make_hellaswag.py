@@ -22,7 +22,7 @@ def examples_of(lines, encode):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jsonl", help="the questions, one a line, as their authors publish them")
     parser.add_argument("out", help="the file to write")
     parser.add_argument("--tokenizer", default="gpt2", help="gpt2, a tokenizer.json, or bytes [gpt2]")

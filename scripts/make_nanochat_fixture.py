@@ -92,7 +92,7 @@ def run(nanochat, moved=False):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nanochat", type=pathlib.Path, help="a checkout of nanochat")
     parser.add_argument("--check", action="store_true", help="compare with the committed file, write nothing there")
     parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)

@@ -1,11 +1,11 @@
 """One chart as SVG, and the axes that it can be drawn over."""
 
 import bisect
-import html
 import json
 import math
 import re
 
+from .markup import Markup, joined, markup
 from .records import UserError, flops_per_token, series
 
 WIDTH, HEIGHT = 760, 276  # of one chart, in SVG units
@@ -37,6 +37,7 @@ class Axis:
             raise UserError("--x flops: this log does not say how many FLOPs are spent per token; it is from an older version")
         for step, ms in series(records, "step", "ms"):
             of_step = ms / 1000 * {"time": 1, "step": 1, "tokens": speed.get(step, 0), "flops": speed.get(step, 0) * flops}[kind]
+            of_step = min(max(0.0, of_step), 1e100)
             since = step - (self.steps[-1] if self.steps else 0)  # more than one where steps are not in this log
             self.steps.append(step)
             self.ends.append(self.ends[-1] + of_step * since)
@@ -61,7 +62,7 @@ class Axis:
 
 def for_script(value):
     """JSON inside of a script element."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def axes_for_script(logs, kind):
@@ -104,7 +105,7 @@ def chart(label, unit, curves, axis, from_zero):
     """A figure of curves (css class, [(x, value, step)], with dots, name) over Axis.common()."""
     values = [value for _, points, *_ in curves for _, value, _ in points]
     if not values:
-        return f'<p class="dim">no {html.escape(label)} in this log yet</p>'
+        return markup('<p class="dim">no {} in this log yet</p>', label)
     low, high = (min(0, min(values)) if from_zero else min(values)), max(values)
     pad = (high - low) * 0.05 or abs(high) * 0.05 or 1
     low, high = (low if from_zero else low - pad), high + pad
@@ -116,29 +117,33 @@ def chart(label, unit, curves, axis, from_zero):
     def y(value):
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
 
-    name = html.escape(f"{label} [{unit}]" if unit else label)
-    out = [f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name} over {x_name}">']
+    def line(css, x1, x2, y1, y2):
+        return markup('<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>', css, x1, x2, y1, y2)
+
+    name = f"{label} [{unit}]" if unit else label
+    out = []
     for value in ticks(low, high, 7):
-        out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
-        out.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{number_text(value)}</text>')
+        out.append(line("grid", LEFT, WIDTH - RIGHT, y(value), y(value)))
+        out.append(markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>', LEFT - 6, y(value) + 4, number_text(value)))
     for at in ticks(0, last / x_unit, 10):
         if x_name != "optimizer step" or at == int(at):
             place, text = x(at * x_unit), int(at) if x_name == "optimizer step" else number_text(at)
-            out.append(f'<line class="grid x" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-            out.append(f'<text class="x" x="{place:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{text}</text>')
-    out.append(f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{x_name}</text>')
-    out.append(f'<text x="4" y="{TOP - 14}">{name}</text>')  # above: beside the ticks it would not have room
+            out.append(line("grid x", place, place, TOP, HEIGHT - BOTTOM))
+            out.append(markup('<text class="x" x="{:.1f}" y="{}" text-anchor="middle">{}</text>', place, HEIGHT - BOTTOM + 16, text))
+    out.append(markup('<text class="x" x="{}" y="{}" text-anchor="middle">{}</text>', (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name))
+    out.append(markup('<text x="4" y="{}">{}</text>', TOP - 14, name))  # above: beside the ticks it would not have room
     data = []
     for css, points, dots, of in curves:
         some = thinned(points)
         path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value, _ in some)
-        out.append(f'<polyline class="line {css}" points="{path}"/>')
+        out.append(markup('<polyline class="line {}" points="{}"/>', css, path))
         for at, value, step in some if dots else []:
-            out.append(f'<circle class="dot {css}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="3">'
-                       f"<title>step {step}: {value:.4f}</title></circle>")
+            out.append(markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3"><title>step {}: {:.4f}</title></circle>',
+                              css, x(at), y(value), step, value))  # fmt: skip
         run = int(css[3:]) if css.startswith("run") else 0
         data.append({"css": css, "name": of, "run": run, "dots": dots, "step": [step for _, _, step in some],
                      "value": [float(f"{value:.6g}") for _, value, _ in some],
                      "level": css == "ref" and len({value for _, value, _ in some}) == 1})  # fmt: skip
-    script = for_script({"low": low, "high": high, "curves": data})
-    return "\n".join([*out, f'</svg><script type="application/json">{script}</script></figure>'])
+    return markup('<figure><svg viewBox="0 0 {} {}" role="img" aria-label="{} over {}">\n{}\n</svg>'
+                  '<script type="application/json">{}</script></figure>', WIDTH, HEIGHT, name, x_name, joined(out, "\n"),
+                  for_script({"low": low, "high": high, "curves": data}))  # fmt: skip

@@ -1,8 +1,7 @@
 """What a page is made of: its style, its script, sections and tables."""
 
-import html
-
 from .charts import for_script
+from .markup import Markup, joined, markup
 
 STYLE = """
 :root { color-scheme: light dark; --fg: #1f2328; --bg: #ffffff; --grid: #e4e8ec; --dim: #59636e; --box: #f6f8fa;
@@ -11,24 +10,26 @@ STYLE = """
   :root { --fg: #e6edf3; --bg: #0d1117; --grid: #262c35; --dim: #9198a1; --box: #161b22; --train: #58a6ff; --val: #f0883e; } }
 body { font: 15px/1.45 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 76rem; margin: 1.5rem auto;
        padding: 0 1.2rem; }
-h1 { font-size: 1.5rem; margin: .3rem 0 1rem; overflow-wrap: anywhere } h2 { font-size: 1.05rem; margin: .2rem 0 .3rem }
+h1 { font-size: 1.5rem; margin: .3rem 1rem .2rem 0; overflow-wrap: anywhere } h2 { font-size: 1.05rem; margin: .2rem 0 .3rem }
 section { background: var(--box); border-radius: .6rem; padding: .8rem 1rem; margin: 0 0 1rem; min-width: 0; overflow-x: auto }
 section p { margin: .2rem 0 }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(32rem, 100%), 1fr)); gap: 0 1rem }
-.charts > section:first-child { grid-column: 1 / -1 }
-.cards table, .cards tbody { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .7rem; margin: 0 0 1rem }
+.charts > section:first-child, .charts > section:last-child:nth-child(even) { grid-column: 1 / -1 }
+.cards table, .cards tbody { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(15rem, 46%), 1fr)); gap: .7rem; margin: 0 0 1rem }
 .cards tbody { grid-column: 1 / -1; margin: 0 } .cards tr { background: var(--box); border-radius: .6rem; padding: .55rem .9rem }
 .cards td { display: block; padding: 0 } .cards td:first-child { color: var(--dim); font-size: .85rem }
 figure { margin: 0; position: relative } .charts > section:first-child figure { max-width: 66rem; margin: auto }
 svg { width: 100%; height: auto; display: block } svg text { fill: var(--dim); font: 15px system-ui, sans-serif }
 .charts > section:first-child svg text { font-size: 12px }
+@media (max-width: 40rem) { body { padding: 0 .6rem } .cards tr { padding: .35rem .6rem } svg text, .charts > section:first-child svg text { font-size: 20px } }
 .grid { stroke: var(--grid); stroke-width: 1 } .line { fill: none; stroke-width: 1.8; stroke-linejoin: round }
 .train { stroke: var(--train) } .raw { opacity: .28; stroke-width: 1 } .val { stroke: var(--val) }
 .ref { stroke: var(--dim); stroke-dasharray: 5 4 } .cursor { stroke: var(--dim); stroke-width: 1; pointer-events: none }
 .dot { fill: var(--val); stroke: none } .key-ref { color: var(--dim) } .key-train { color: var(--train) } .key-val { color: var(--val) }
 .tip { position: absolute; top: 2.2rem; pointer-events: none; background: var(--bg); border: 1px solid var(--grid); border-radius: .4rem;
        padding: .35rem .6rem; font-size: .82rem; white-space: nowrap; z-index: 1; box-shadow: 0 2px 8px #0003 }
-.tip b { font-variant-numeric: tabular-nums } .axes { float: right; margin: .3rem 0 0 1rem } .axes label { margin-left: .8rem; cursor: pointer }
+.tip b { font-variant-numeric: tabular-nums } .axes label { margin-right: .8rem; cursor: pointer; white-space: nowrap }
+header { display: flex; flex-wrap: wrap; justify-content: space-between; align-items: baseline; margin: 0 0 .8rem }
 table { border-collapse: collapse } td, th { padding: .15rem 1rem .15rem 0; text-align: left; vertical-align: top }
 td + td, pre { font-family: ui-monospace, monospace; font-size: .87rem } .cards td + td { font-size: .95rem }
 pre { background: var(--bg); border-radius: .4rem; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; margin: .5rem 0 }
@@ -152,21 +153,33 @@ SCRIPT = r"""
 
 
 def section(title, *content):
-    return f"<section><h2>{title}</h2>" + "\n".join(content) + "</section>"
+    return markup("<section><h2>{}</h2>{}</section>", title, joined(content, "\n"))
 
 
 def table(rows):
-    cells = (f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(str(v))}</td></tr>" for k, v in rows)
-    return "<table>" + "\n".join(cells) + "</table>"
+    return markup("<table>{}</table>", joined((markup("<tr><td>{}</td><td>{}</td></tr>", k, v) for k, v in rows), "\n"))
 
 
 def wide_table(heads, rows):
     """`rows` of cells, each text or (css class, text)."""
     def cell(tag, content):
         css, text = content if isinstance(content, tuple) else ("", content)
-        return f'<{tag}{f" class={css}" if css else ""}>{html.escape(str(text))}</{tag}>'
-    lines = ["".join(cell("th", head) for head in heads)] + ["".join(cell("td", c) for c in row) for row in rows]
-    return "<table>" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+        return markup("<{tag}{css}>{text}</{tag}>", tag=tag, css=markup(" class={}", css) if css else "", text=text)
+    lines = [joined(cell("th", head) for head in heads)] + [joined(cell("td", c) for c in row) for row in rows]
+    return markup("<table>{}</table>", joined((markup("<tr>{}</tr>", line) for line in lines), "\n"))
+
+
+def folded(summary, *content):
+    return markup("<details><summary>{}</summary>{}</details>", summary, joined(content))
+
+
+def key(css, sign, text):
+    """What a color or a line of a chart stands for."""
+    return markup('<span class="key-{}">{} {}</span>', css, Markup(sign), text)
+
+
+def legend(all_of_them):
+    return markup("<p>{}</p>", joined(all_of_them, " &#160; "))
 
 
 def duration(seconds):
@@ -176,13 +189,13 @@ def duration(seconds):
 
 
 def sample_text(sample):
-    return (f"<pre><b>{html.escape(str(sample.get('prompt', '')))}</b>"
-            f"{html.escape(str(sample.get('text', '')))}</pre>")
+    return markup("<pre><b>{}</b>{}</pre>", sample.get("prompt", ""), sample.get("text", ""))
 
 
 def document(title, parts, style="", axes=None):
-    body = "\n".join(parts)
-    return (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-            f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>\n'
-            f"<style>{STYLE}{style}</style></head>\n<body>\n{body}\n"
-            f'<script type="application/json" id="axes">{for_script(axes)}</script>\n<script>{SCRIPT}</script>\n</body></html>\n')
+    return markup(
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>{}</title>\n'
+        "<style>{}{}</style></head>\n<body>\n{}\n"
+        '<script type="application/json" id="axes">{}</script>\n<script>{}</script>\n</body></html>\n',
+        title, Markup(STYLE), Markup(style), joined(parts, "\n"), for_script(axes), Markup(SCRIPT))  # fmt: skip

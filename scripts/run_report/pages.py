@@ -1,21 +1,25 @@
 """The page of one run, and that of several."""
 
-import html
-import math
+import json
 import os
+import re
 import statistics
 
 from .charts import Axis, axes_for_script, chart, number_text
-from .layout import document, duration, run_style, sample_text, section, table, wide_table
-from .records import UserError, changed_flags, last_header, last_mean, last_samples, series, smoothed, smoothing, state_of
+from .layout import document, duration, folded, key, legend, run_style, sample_text, section, table, wide_table
+from .markup import joined, markup
+from .records import UserError, changed_flags, is_number, last_header, last_mean, last_samples, series, smoothed, smoothing, state_of
 
 
 def of_kind(references, kind, file=""):
     return [reference for reference in references if reference.kind == kind and reference.file == file]
 
 
-def key_of(references):
-    return "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(r.label)}</span>' for r in references)
+LINE, DOT, DASHES = "&#9473;&#9473;", "&#9679;", "&#9476;&#9476;"
+
+
+def keys_of(references):
+    return [key("ref", DASHES, reference.label) for reference in references]
 
 
 def curves_of(references, last):
@@ -30,11 +34,24 @@ def scores_of(records):
     """{file: [(step, score)]}, and of each file the tasks as they were last scored, in the order of the log."""
     points, tasks = {}, {}
     for record in records:
-        if record["type"] == "tasks" and isinstance(record.get("score"), (int, float)) and math.isfinite(record["score"]):
+        if record["type"] == "tasks" and is_number(record.get("score")):
             file = stem(record.get("file", ""))
             points.setdefault(file, {})[record["step"]] = record["score"]
             tasks[file] = record.get("tasks", {})
     return {file: sorted(of.items()) for file, of in points.items()}, tasks
+
+
+def number_in(task, name):
+    return f"{task[name]:.4f}" if is_number(task.get(name)) else "nan"
+
+
+def fact(name, value):
+    """A row of the machine's facts, with units."""
+    unit = "B" if name.endswith("_bytes") else "FLOP/s" if name == "peak_flops" else ""
+    if unit and is_number(value):
+        digits, prefix = re.fullmatch(r"(.*?)([kMG]?)", number_text(value)).groups()
+        value = f"{digits} {prefix}{unit}"
+    return name, value
 
 
 def values_for(reference, val, bpb, scores):
@@ -43,8 +60,9 @@ def values_for(reference, val, bpb, scores):
 
 def config_parts(config):
     changed = changed_flags(config)
-    return [table(changed) if changed else '<p class="dim">all flags are their defaults</p>',
-            f"<details><summary>all flags</summary>{table(config.items())}</details>"]
+    changed = [(name, json.dumps(value) if isinstance(value, str) and not value.strip() else value) for name, value in changed]
+    return [table(changed) if changed else markup('<p class="dim">all flags are their defaults</p>'),
+            folded("all flags", table(config.items()))]
 
 
 def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
@@ -89,10 +107,8 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
     summary.append(("skipped steps, resumes, checkpoints", f"{count['skip']}, {count['resume']}, {count['checkpoint']}"))
     summary.append(("state", state_of(records)))
 
-    key = '<p><span class="key-train">&#9473;&#9473; training</span>' + (f" (pale: each step; strong: mean of {window} around it)"
-                                                                          if window > 1 else "")
-    key += ' &#160; <span class="key-val">&#9679; validation</span>' if val else ""
-    key += key_of(of_kind(references, "loss")) + "</p>"
+    shown = joined([key("train", LINE, "training"), f" (pale: each step; strong: mean of {window} around it)" if window > 1 else ""])
+    loss_keys = legend([shown, *([key("val", DOT, "validation")] if val else []), *keys_of(of_kind(references, "loss"))])
     loss_curves = [("train raw" if window > 1 else "train", train, False, "this step")]
     if window > 1:
         loss_curves.append(("train", smoothed(train, window), False, f"mean of {window}"))
@@ -105,21 +121,21 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
         placed = [(css, axis.place(points), dots, of) for css, points, dots, of in curves]
         return chart(label, unit, placed, shared, from_zero)
 
-    charts = [section("Loss", key, drawn_chart("loss", "nats per token", loss_curves, False))]
+    charts = [section("Loss", loss_keys, drawn_chart("loss", "nats per token", loss_curves, False))]
     if bpb:
         beside = of_kind(references, "bpb")
         curves = [("val", bpb, True, "validation"), *curves_of(beside, last_step)]
-        charts.append(section("Bits per byte", f"<p>{key_of(beside)}</p>" if beside else "",
+        charts.append(section("Bits per byte", legend(keys_of(beside)) if beside else "",
                               drawn_chart("validation", "bits per byte", curves, False)))
     for file, points in scores.items():
         beside = of_kind(references, "score", file)
         curves = [("val", points, True, "score"), *curves_of(beside, last_step)]
-        rows = [[name, f"{of.get('accuracy', math.nan):.4f}", f"{of.get('centered', math.nan):.4f}", f"{of.get('right')} of {of.get('examples')}"]
+        rows = [[name, number_in(of, "accuracy"), number_in(of, "centered"), f"{of.get('right')} of {of.get('examples')}"]
                 for name, of in tasks[file].items()]  # fmt: skip
-        folded = wide_table(["task", "accuracy", "centered", "right"], rows)
-        charts.append(section(f"Score on {file}", f"<p>{key_of(beside)}</p>" if beside else "",
+        by_task = wide_table(["task", "accuracy", "centered", "right"], rows)
+        charts.append(section(f"Score on {file}", legend(keys_of(beside)) if beside else "",
                               drawn_chart("score", "", curves, False),
-                              f"<details><summary>its tasks at step {points[-1][0]}</summary>{folded}</details>"))
+                              folded(f"its tasks at step {points[-1][0]}", by_task)))
     charts += [section(title, drawn_chart(label, unit, [("train", points, False, title.lower())], True)) for title, label, unit, points in
                (("Gradient norm", "gradient norm before clipping", "", norm), ("Learning rate", "learning rate", "", lr),
                 ("Speed", "speed", "tokens/s", speed))]  # fmt: skip
@@ -127,22 +143,21 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
     if mfu:
         charts.append(section("MFU", drawn_chart("model FLOPs utilization", "%", [("train", mfu, False, "MFU")], True)))
     if comm["comm_ms"]:
-        key = '<p><span class="key-train">&#9473;&#9473; waited for</span>' \
-              ' &#160; <span class="key-val">&#9473;&#9473; in collectives</span></p>'
-        charts.append(section("Communication between ranks", key, drawn_chart("time of a step", "ms", [
+        both = legend([key("train", LINE, "waited for"), key("val", LINE, "in collectives")])
+        charts.append(section("Communication between ranks", both, drawn_chart("time of a step", "ms", [
             ("val", comm["comm_ms"], False, "in collectives"), ("train", comm["comm_exposed_ms"], False, "waited for")], True)))
-    parts = ['<div class="axes"></div>', f"<h1>{html.escape(name)}</h1>", f'<div class="cards">{table(summary)}</div>',
-             '<div class="charts">', *charts, "</div>"]
+    parts = [markup('<header><h1>{}</h1><div class="axes"></div></header><div class="cards">{}</div>', name, table(summary)),
+             markup('<div class="charts">{}</div>', joined(charts, "\n"))]
     step, samples = last_samples(records, 5)
     if samples:
         earlier = [s for s in records if s["type"] == "sample" and s.get("step", 0) != step]
-        folded = "".join(f"<h2>Step {s.get('step', 0)}</h2>{sample_text(s)}" for s in earlier[:: max(1, len(earlier) // 20)])
-        more = f"<details><summary>how they became so</summary>{folded}</details>" if folded else ""
+        some = [markup("<h2>Step {}</h2>{}", s.get("step", 0), sample_text(s)) for s in earlier[:: max(1, len(earlier) // 20)]]
+        more = folded("how they became so", *some) if some else ""
         parts.append(section(f"Samples at step {step}", *[sample_text(sample) for sample in samples], more))
     header = last_header(records)
     if header:
         parts.append(section("Config", *config_parts(header.get("config", {}))))
-        parts.append(section("Where and with what", table([*header.get("machine", {}).items(), *header.get("build", {}).items(),
+        parts.append(section("Where and with what", table([*(fact(*one) for one in header.get("machine", {}).items()), *header.get("build", {}).items(),
                              *(("data, " + k, v) for k, v in header.get("data", {}).items())])))  # fmt: skip
     return document(name, parts, axes=axes_for_script([records], x_kind))
 
@@ -153,9 +168,7 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
     css = [f"run{i}" for i, _ in runs]
     axes = [Axis(log, x_kind) for log in logs]
     shared = Axis.common(axes)
-    key = "<p>" + " &#160; ".join(f'<span class="key-{css[i]}">&#9473;&#9473; {html.escape(name)}</span>'
-                                  for i, (name, _) in runs)
-    ref_key = key_of(of_kind(references, "loss"))
+    of_runs = [key(css[i], LINE, name) for i, (name, _) in runs]
     for reference in references:
         if reference.level is None and x_kind != "step":
             raise UserError(f"a reference by steps has no place on the axis of several runs with --x {x_kind}: give LABEL=VALUE")
@@ -192,26 +205,25 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
                 for css_of, points, dots, of in curves_of(of_kind(references, kind, file), shared[0])]  # fmt: skip
 
     val_curves = overlaid("val", "loss", True) + beside_runs("loss")
-    key += "</p>"
-    charts = [section("Validation loss", key.replace("</p>", ref_key + "</p>"),
+    charts = [section("Validation loss", legend(of_runs + keys_of(of_kind(references, "loss"))),
                       chart("validation loss", "nats per token", val_curves, shared, False))]  # fmt: skip
     if any(bpb):
         curves = overlaid("val", "bpb", True) + beside_runs("bpb")
-        charts.append(section("Bits per byte", key, chart("validation", "bits per byte", curves, shared, False)))
+        charts.append(section("Bits per byte", legend(of_runs), chart("validation", "bits per byte", curves, shared, False)))
     for file in files:
         curves = [(css[i], axes[i].place(scores[i].get(file, [])), True, of) for i, (of, _) in runs] + beside_runs("score", file)
-        charts.append(section(f"Score on {file}", key, chart("score", "", curves, shared, False)))
-    charts.append(section("Training loss", key, chart("training loss, smoothed", "nats per token", train_curves, shared, False)))
-    charts += [section(title, key, chart(label, unit, overlaid("step", field), shared, True)) for title, label, unit, field in
+        charts.append(section(f"Score on {file}", legend(of_runs), chart("score", "", curves, shared, False)))
+    charts.append(section("Training loss", legend(of_runs), chart("training loss, smoothed", "nats per token", train_curves, shared, False)))
+    charts += [section(title, legend(of_runs), chart(label, unit, overlaid("step", field), shared, True)) for title, label, unit, field in
                (("Gradient norm", "gradient norm before clipping", "", "norm"), ("Learning rate", "learning rate", "", "lr"),
                 ("Speed", "speed", "tokens/s", "tokens_per_s"))]  # fmt: skip
-    parts = ['<div class="axes"></div>', f"<h1>{html.escape(', '.join(names))}</h1>", f"<section>{wide_table(heads, rows)}</section>",
-             '<div class="charts">', *charts, "</div>"]
+    parts = [markup('<header><h1>{}</h1><div class="axes"></div></header><section>{}</section>', ", ".join(names), wide_table(heads, rows)),
+             markup('<div class="charts">{}</div>', joined(charts, "\n"))]
 
     for i, (name, log) in runs:
         step, samples = last_samples(log, 2)
         if samples:
-            title = f'Samples of <span class="key-{css[i]}">{html.escape(name)}</span> at step {step}'
+            title = markup('Samples of <span class="key-{}">{}</span> at step {}', css[i], name, step)
             parts.append(section(title, *[sample_text(sample) for sample in samples]))
 
     facts = []
@@ -222,5 +234,5 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
     keys = [k for k in dict.fromkeys(k for fact in facts for k in fact) if len({str(fact.get(k, "")) for fact in facts}) > 1]
     parts.append(section("In what they differ", wide_table([""] + [("key-" + c, name) for c, name in zip(css, names)],
                             [[k] + [fact.get(k, "") for fact in facts] for k in keys]) if keys
-                 else '<p class="dim">in nothing that their logs tell</p>'))
+                 else markup('<p class="dim">in nothing that their logs tell</p>')))
     return document(", ".join(names), parts, run_style(len(names)), axes_for_script(logs, x_kind))

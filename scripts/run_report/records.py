@@ -1,7 +1,7 @@
 """What a run's log.jsonl says: its records, series of numbers over the steps, and the flags that were changed."""
 
+import functools
 import json
-import math
 import os
 import re
 import statistics
@@ -23,9 +23,9 @@ def read_records(path):
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line) if line else None
-        except ValueError:
+        except (ValueError, RecursionError):
             record = "cut"
-        if isinstance(record, dict) and isinstance(record.get("type"), str):
+        if is_sound(record):
             if record["type"] == "resume":
                 # What stands above is void beyond this step, and a line cut by the kill before is no damage.
                 step = record.get("step", 0)
@@ -43,13 +43,32 @@ def read_records(path):
     return records
 
 
+STEPPED = ("step", "val", "tasks", "ranks", "sample", "checkpoint", "resume")  # records that have a step
+OBJECTS = ("config", "machine", "build", "data", "model", "tasks")
+
+
+def is_sound(record):
+    """Whether its fields, where they are used by name, are of the type that doc/formats.md says."""
+    if not isinstance(record, dict) or not isinstance(record.get("type"), str):
+        return False
+    step = record.get("step", 0)
+    return (isinstance(step, int) and 0 <= step < 1 << 53 and ("step" in record or record["type"] not in STEPPED)
+            and isinstance(record.get("file", ""), str) and all(isinstance(record.get(name, {}), dict) for name in OBJECTS)
+            and all(isinstance(of, dict) for of in record.get("tasks", {}).values())
+            and (record["type"] != "ranks" or all(is_number(record.get(name)) for name in ("min_ms", "median_ms", "max_ms", "slowest"))))  # fmt: skip
+
+
+def is_number(value):
+    """Finite, and small enough for arithmetic with it."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e150
+
+
 def series(records, kind, key):
     """[(step, value)] with finite values, one per step (the latest), in order."""
     points = {}
     for record in records:
-        value = record.get(key)
-        if record["type"] == kind and isinstance(value, (int, float)) and math.isfinite(value):
-            points[record["step"]] = value
+        if record["type"] == kind and is_number(record.get(key)):
+            points[record["step"]] = record[key]
     return sorted(points.items())
 
 
@@ -75,7 +94,8 @@ def smoothing(train):
 
 
 def flops_per_token(records):
-    return last_header(records).get("model", {}).get("flops_per_token", 0)
+    flops = last_header(records).get("model", {}).get("flops_per_token", 0)
+    return flops if is_number(flops) and flops > 0 else 0
 
 
 def state_of(records):
@@ -94,6 +114,7 @@ def last_samples(records, most):
     return step, [s for s in samples if s.get("step", 0) == step][-most:]
 
 
+@functools.cache
 def default_flags():
     """{name: default} of `train` as doc/flags.md has them; {} if it is not there."""
     try:

@@ -81,6 +81,30 @@ TEST_CASE("experiment.py keeps the better configuration, and repeats nothing", "
     CHECK(lines_in(out + "/results.tsv") >= 6);
     CHECK(lines_in(out + "/results.tsv") <= 7);
 
+    // A result belongs to its flags: not to a name that looks like another, nor to one that had other flags before.
+    const auto two = [&](const std::string& rate) {
+        write_spec("0.2", "[[trial]]\nname = 'lr=1'\nlearning-rate = " + rate +
+                              "\n[[trial]]\nname = 'lr 1'\nlearning-rate = 1e-9\n");
+        const Finished done = start();
+        INFO(done.out << done.err);
+        CHECK(done.exit_code == 0);
+        return done.out;
+    };
+    const std::string apart = two("1e-2"), edited = two("1e-8");
+    CHECK(contains(apart.substr(0, apart.find("lr=1:")), "\nkeep "));
+    CHECK(contains(apart, "--learning-rate 0.01 "));
+    CHECK(!contains(apart.substr(apart.find("lr=1:")), "\nkeep "));  // nor is the second given the first's result
+    CHECK(!contains(edited.substr(edited.find('\n')), "\nkeep "));
+    CHECK(contains(edited, "--learning-rate 1e-07 "));  // the baseline's
+    for (const char* name : {"lr=1", "baseline"}) {
+        write_spec("0.2", "[[trial]]\nname = 'lr=1'\nbeta2 = 0.9\n[[trial]]\nname = '" + std::string(name) +
+                              "'\nbeta2 = 0.8\n");
+        CHECK(contains(start().err, "called '" + std::string(name) + "': give it another name"));
+    }
+    const std::string help = run("python3 scripts/experiment.py --help").out;
+    for (const char* part : {"[[trial]]", "[search]", "log = true", "the folder of all runs"})
+        CHECK(contains(help, part));
+
     write_spec("0.3", better);
     CHECK(contains(start().err, "holds an experiment with another [fixed] part or base"));
     write_spec("0.2", "[[trial]]\nname = 'moves the goal'\nval-data = 'other'\n");

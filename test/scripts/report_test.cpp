@@ -300,3 +300,10 @@ TEST_CASE("several runs on one page", "[report]") {
     CHECK(contains(run(both + " " + out / "none").err, "error: cannot read " + out / "none/log.jsonl"));
     CHECK(run(both + " --out " + out / "x.html").out == out / "x.html" + "\n");
 }
+
+TEST_CASE("what logs and names say is escaped, and of the wrong type left out", "[report]") {
+    const Finished done = run("python3 -B test/python/report_test.py");
+    INFO(done.err);
+    CHECK(done.exit_code == 0);
+    CHECK(contains(done.err, "\nOK"));
+}

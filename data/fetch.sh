@@ -33,6 +33,9 @@ hub_sha256() {
 
 has_sha256() { [ -f "$1" ] && echo "$2  $1" | sha256sum --check --status; }
 
+# download FILE URL: the rest of it, if there is a beginning
+download() { curl -fL --retry 5 --connect-timeout 20 --silent --show-error -C - -o "$1" "$2"; }
+
 get() {
     local file=$1 url=$2 check=$3 what=$4 name=${5:-${1##*/}}
     if "$check" "$file"; then return; fi
@@ -44,8 +47,14 @@ get() {
     elif ! "$check" "$file.part"; then
         command -v curl >/dev/null || fail "curl is missing: install it (apt-get install curl), or set ANVIL_MIRROR"
         echo "downloading $name ($what) from $url"
-        curl -fL --retry 5 --connect-timeout 20 --silent --show-error -C - -o "$file.part" "$url" ||
-            fail "cannot download $url: run this again to go on, or set ANVIL_MIRROR to a folder with $name"
+        local status=0
+        download "$file.part" "$url" || status=$?
+        # 33, 36: this server cannot go on in the middle of a file.
+        if [[ $status =~ ^3[36]$ ]]; then
+            rm -f "$file.part"
+            status=0 && download "$file.part" "$url" || status=$?
+        fi
+        [ "$status" = 0 ] || fail "cannot download $url: run this again to go on, or set ANVIL_MIRROR to a folder with $name"
     fi
     if ! "$check" "$file.part"; then
         rm -f "$file.part"

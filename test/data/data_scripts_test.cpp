@@ -162,6 +162,28 @@ TEST_CASE("gpt2_tokenizer.sh and hellaswag.sh take the files that they name, and
     CHECK(read_file(network.scratch / "data/hellaswag/hellaswag_val.jsonl") == "a question\n");
 }
 
+TEST_CASE("a server that cannot go on in the middle of a file sends all of it", "[data_scripts]") {
+    const FakeNetwork network;
+    network.replace_in("hellaswag.sh", "0f5ee25d72216f12317d5d8a7b92deafa423d81e",
+                       "fa090e28e6c5abf074b06a55c12ab70135a75ceb");
+    const std::string file = network.scratch / "data/hellaswag/hellaswag_val.jsonl";
+    for (const char* code : {"33", "36"}) {
+        write_file_atomically(network.scratch / "bin/curl",
+                              "#!/bin/sh\nfor word; do [ \"$last\" != -o ] || file=$word; last=$word; done\n"
+                              "[ ! -e \"$file\" ] || { echo 'no byte ranges' >&2; exit " +
+                                  std::string(code) + "; }\necho 'a question' >\"$file\"\n");
+        fs::permissions(network.scratch / "bin/curl", fs::perms::owner_all);
+        make_folders(network.scratch / "data/hellaswag");
+        write_file_atomically(file + ".part", "a que");
+        const Finished done = network.on_network("hellaswag.sh");
+        INFO(done.err);
+        CHECK(done.exit_code == 0);
+        CHECK(read_file(file) == "a question\n");
+        CHECK_FALSE(fs::exists(file + ".part"));
+        fs::remove(file);
+    }
+}
+
 TEST_CASE("core.sh unpacks an intact archive of questions, and no other", "[data_scripts]") {
     const FakeNetwork network;
     const std::string zip = network.scratch / "mirror/eval_bundle.zip";

@@ -13,12 +13,12 @@ set -euo pipefail
 case ${1-} in -h | --help) usage && exit 0 ;; esac
 [ $# = 0 ] || fail "$1: expected no arguments"
 
-is_it() { [ -f "$1" ] && [ "$(python3 -m zipfile -t "$1" 2>/dev/null)" = "Done testing" ]; }
+is_it() { [ -f "$1" ] && [ "$(python3 -I -m zipfile -t "$1" 2>/dev/null)" = "Done testing" ]; }
 get data/core/eval_bundle.zip https://karpathy-public.s3.us-west-2.amazonaws.com/eval_bundle.zip is_it \
     "CORE's questions, an intact archive"
 if [ ! -d data/core/eval_bundle ]; then
     rm -rf data/core/unpacking
-    python3 -m zipfile -e data/core/eval_bundle.zip data/core/unpacking
+    python3 -I -m zipfile -e data/core/eval_bundle.zip data/core/unpacking
     [ -f data/core/unpacking/eval_bundle/core.yaml ] ||
         fail "data/core/eval_bundle.zip holds no eval_bundle/core.yaml: it is another archive; delete it and run this again"
     mv data/core/unpacking/eval_bundle data/core/

@@ -6,9 +6,12 @@
 #                                    NAME: what messages and the mirror call it, else as FILE
 #   $hub                             Hugging Face, or what HF_ENDPOINT says
 #   hub_sha256 URL                   the sha256 that the hub has for a large file there
+#   $tokenize                        data/tokenize, or the installed anvil-tokenize
+#   $kept                            the folder of what the programs themselves ask for: data, or that of an installation
 #
-# Sourcing it goes to the repository's folder; a relative $ANVIL_MIRROR is meant from where the script was started.
-# shellcheck disable=SC2034  # hub is for those who source this
+# Sourcing it goes to the repository's folder. Scripts that `make install` has put into PREFIX/share/anvil/data stay in the
+# working directory and make data/ there. A relative $ANVIL_MIRROR is meant from where the script was started.
+# shellcheck disable=SC2034  # for those who source this
 
 fail() {
     echo "error: $*" >&2
@@ -17,11 +20,18 @@ fail() {
 
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
+export LC_ALL=C # of awk, sort and printf
 mirror=${ANVIL_MIRROR-}
 [ -z "$mirror" ] || mirror=$(realpath --canonicalize-missing "$mirror")
 hub=${HF_ENDPOINT:-https://huggingface.co}
 hub=${hub%/}
-cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
+root=$(dirname "$(dirname "$(realpath "${BASH_SOURCE[0]}")")")
+tokenize=data/tokenize kept=data
+if [ "${root: -12}" = /share/anvil ] && [ -x "${root%/share/anvil}/bin/anvil-tokenize" ]; then
+    tokenize=${root%/share/anvil}/bin/anvil-tokenize kept=${XDG_CACHE_HOME:-$HOME/.cache}/anvil
+else
+    cd "$root"
+fi
 
 # hub_sha256 URL: what the hub says of a file that it keeps apart from the repository.
 hub_sha256() {

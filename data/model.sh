@@ -7,8 +7,9 @@
 #
 # Each file is verified: by the checksum that the hub tells with it, and by the sha256 in data/models.lock, which is written
 # when a model is first got and holds it at that revision from then on. To follow the hub again, remove its lines there.
-# What is there is kept, and a download that was cut goes on. Honored: HF_ENDPOINT, HF_HOME and HF_HUB_CACHE; with
-# ANVIL_MIRROR the folder NAME in it is taken as it lies there. Exit code 2: it cannot be had, or is not what it was.
+# (When installed, the file is ~/.cache/anvil/models.lock.) What is there is kept, and a download that was cut goes on.
+# Honored: HF_ENDPOINT, HF_HOME and HF_HUB_CACHE; with ANVIL_MIRROR the folder NAME in it is taken as it lies there. Exit
+# code 2: it cannot be had, or is not what it was.
 set -euo pipefail
 here=$PWD
 # shellcheck source=data/fetch.sh
@@ -32,12 +33,12 @@ done
 [ -n "$repository" ] || fail "$1: expected OWNER/NAME of the hub, or one of ${known[*]##*/}"
 
 exec 3>&1 >&2 # what is said is not the answer
-lock=data/models.lock
+lock=$kept/models.lock
 weights=model.safetensors index=model.safetensors.index.json
 others=(tokenizer.json tokenizer_config.json chat_template.jinja generation_config.json special_tokens_map.json)
 
 # What the lock has of this model: "SHA256  OWNER/NAME@COMMIT/FILE" lines.
-locked() { [ ! -f $lock ] || awk -v r="$repository@" 'index($2, r) == 1' $lock; }
+locked() { [ ! -f "$lock" ] || awk -v r="$repository@" 'index($2, r) == 1' "$lock"; }
 commit=$(locked | sed -n '1s/.*@\([^/]*\).*/\1/p')
 sha256_of() { sha256sum -- "$1" | cut -c -64; }
 locked_sha256() { locked | awk -v f="$repository@$commit/$1" '$2 == f { print $1 }'; }
@@ -45,7 +46,7 @@ check_lock() {
     local sum
     sum=$(locked_sha256 "$1")
     [ -z "$sum" ] || [ "$(sha256_of "$2")" = "$sum" ] ||
-        fail "$2 is not what data/models.lock has, sha256 $sum: remove it to get it again, or the lines of $repository there to take it"
+        fail "$2 is not what $lock has, sha256 $sum: remove it to get it again, or the lines of $repository there to take it"
 }
 parts() { grep -o '"[^"/]*\.safetensors"' "$1" | tr -d '"' | sort -u; }
 
@@ -135,8 +136,9 @@ else
     for file in "${others[@]}"; do need "$file" || true; done
     # Without a network, what another program got is taken, but a list of all files is not made of it.
     if [ -z "$unknown" ]; then
-        { [ ! -f $lock ] || cat $lock; printf '%s\n' "${new[@]}"; } >$lock.part
-        mv $lock.part $lock
+        mkdir -p "$kept"
+        { [ ! -f "$lock" ] || cat "$lock"; printf '%s\n' "${new[@]}"; } >"$lock.part"
+        mv "$lock.part" "$lock"
         mkdir -p "$store/refs"
         printf %s "$commit" >"$store/refs/main"
     fi

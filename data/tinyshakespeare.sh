@@ -11,11 +11,11 @@ set -euo pipefail
 . "$(dirname "$(realpath "$0")")/fetch.sh"
 
 case ${1-} in -h | --help) usage && exit 0 ;; esac
-[ -x data/tokenize ] || fail "data/tokenize is missing: run make first"
+[ -x "$tokenize" ] || fail "data/tokenize is missing: run make first"
 [ $# -gt 0 ] || set -- --tokenizer char
 
 text=data/tinyshakespeare/tinyshakespeare.txt
 url=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt
 is_it() { has_sha256 "$1" 86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed; }
 get $text $url is_it "tiny Shakespeare, 1115394 bytes"
-exec data/tokenize $text "$@" --out data/tinyshakespeare
+exec "$tokenize" $text "$@" --out data/tinyshakespeare

@@ -12,7 +12,7 @@ set -euo pipefail
 . "$(dirname "$(realpath "$0")")/fetch.sh"
 
 case ${1-} in -h | --help) usage && exit 0 ;; esac
-[ -x data/tokenize ] || fail "data/tokenize is missing: run make first"
+[ -x "$tokenize" ] || fail "data/tokenize is missing: run make first"
 [ $# -gt 0 ] || set -- --train-tokenizer --vocab-size 4096
 
 folder=data/tinystories
@@ -27,5 +27,5 @@ for name in "${names[@]}"; do
     [ -n "$mirror" ] || sha256=$(hub_sha256 "$url")
     get "$folder/$name" "$url" is_it "what TinyStories has by this name"
 done
-exec data/tokenize "$folder/${names[0]}" --val-input "$folder/${names[1]}" --document-separator '<|endoftext|>' "$@" \
+exec "$tokenize" "$folder/${names[0]}" --val-input "$folder/${names[1]}" --document-separator '<|endoftext|>' "$@" \
     --out $folder

@@ -5,9 +5,11 @@ work.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 #include "llmc/base/build_id.h"  // anvil_version, build_id
 #include "llmc/base/check.h"     // Error, ExitCode, format
 #include "llmc/base/file.h"      // open_standard_files
+#include "llmc/base/script.h"    // with_installed_names
 #include "llmc/data/dataset.h"   // make_dataset
 #include "llmc/data/utf8.h"      // printable
 
@@ -16,7 +18,7 @@ namespace {
 bool written() { return std::fflush(stdout) == 0 && !std::ferror(stdout); }
 
 int fail(int exit_code, const char* message) {
-    std::fprintf(stderr, "error: %s\n", printable(message).c_str());
+    std::fprintf(stderr, "error: %s\n", printable(with_installed_names(message)).c_str());
     return exit_code;
 }
 
@@ -118,7 +120,9 @@ int main(int argc, char** argv) {
         return kExitOk;
     } catch (const CLI::ParseError& error) {
         if (error.get_exit_code() == 0) {  // --help
-            app.exit(error);
+            std::ostringstream help;
+            app.exit(error, help, help);
+            std::fputs(with_installed_names(help.str()).c_str(), stdout);
             return written() ? kExitOk : fail(kExitUsage, "standard output could not be written: is its disk full?");
         }
         return fail(kExitUsage, (std::string(error.what()) + "; see data/tokenize --help").c_str());

@@ -41,6 +41,8 @@ check_scripts() {
         grep -qE '^export LC_ALL=C( |$)|/fetch\.sh"$|^exec "\$\(dirname "\$0"\)/' "$script" ||
             { echo "$script: expected the line 'export LC_ALL=C' after 'set'" && status=1; }
     done < <(list '*.sh' .ci/run)
+    # Installed, they run in the user's working directory, where such a Python would look for its modules first.
+    ! grep -nE 'python3? -([cm]|$| )' data/*.sh || { echo "expected python3 -I" && status=1; }
     return $status
 }
 

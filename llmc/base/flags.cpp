@@ -7,8 +7,9 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include "llmc/base/check.h"  // require, ensure
-#include "llmc/base/file.h"   // read_file
+#include "llmc/base/check.h"   // require, ensure
+#include "llmc/base/file.h"    // read_file
+#include "llmc/base/script.h"  // with_installed_names
 
 template <class T>
 static constexpr bool is_bool = std::is_same_v<T, bool>;
@@ -251,7 +252,7 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
 
     Flags flags;
     if (asks_help->count() + asks_all->count() > 0) {
-        std::fputs(help_text(fields, program, help, asks_all->count() > 0).c_str(), stdout);
+        std::fputs(with_installed_names(help_text(fields, program, help, asks_all->count() > 0)).c_str(), stdout);
         flags.help = true;
         return flags;
     }

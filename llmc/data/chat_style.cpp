@@ -112,7 +112,7 @@ ChatStyle find_chat_style(const Tokenizer& tokenizer, const std::string& tokeniz
     if (jinja.empty()) return {};
     if (const std::optional<ChatStyle> ours = style_of_jinja(jinja, document_token_of(tokenizer))) return *ours;
     const char* const instead = "say how conversations are written: --chat-template chatml, llama3 or nanochat";
-    const std::string script = find_script("chat_template.py");
+    const std::string script = find_script("data/chat_template.py");
     require(!script.empty(), "%s has a chat template, and data/chat_template.py is missing, which reads it; %s",
             tokenizer_path.c_str(), instead);
     const std::vector<std::string> lines =

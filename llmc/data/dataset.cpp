@@ -88,10 +88,10 @@ Source standard_input(const std::string& path, std::optional<DocumentFormat> typ
 
 // The path of GPT-2's vocab.bpe, which a script downloads.
 std::string gpt2_tokenizer_file() {
-    const std::string script = find_script("gpt2_tokenizer.sh");
+    const std::string script = find_script("data/gpt2_tokenizer.sh");
     require(!script.empty(),
-            "data/gpt2_tokenizer.sh is missing, which gets GPT-2's tokenizer: run this from the "
-            "repository's folder");
+            "data/gpt2_tokenizer.sh is missing, which gets GPT-2's tokenizer: it belongs beside this program, in the "
+            "repository or as `make install` puts it");
     const std::vector<std::string> lines = script_lines(script);
     require(!lines.empty() && fs::exists(lines.back()), "--tokenizer gpt2: %s did not get it", script.c_str());
     return lines.back();

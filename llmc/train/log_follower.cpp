@@ -8,24 +8,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
+#include "llmc/base/script.h"  // find_script
 
 extern char** environ;
 
 namespace {
 
 constexpr int kPatienceS = 60;
-
-// The script in the checkout in which this program was built: above the program's folder. "" if there is none.
-std::string script_for(const std::string& log_to) {
-    namespace fs = std::filesystem;
-    std::error_code error;
-    fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-    for (int up = 0; up < 4 && !folder.empty(); up++, folder = folder.parent_path())
-        if (const fs::path script = folder / "scripts" / ("log_to_" + log_to + ".py"); fs::exists(script, error))
-            return script;
-    return "";
-}
 
 void warn(const std::string& log_to, const std::string& what) {
     std::fprintf(stderr, "warning: --log-to %s: %s; training goes on without\n", log_to.c_str(), what.c_str());
@@ -35,11 +24,11 @@ void warn(const std::string& log_to, const std::string& what) {
 
 LogFollower::LogFollower(const std::string& log_to, const std::string& out_dir) {
     if (log_to == "none") return;
-    const std::string script = script_for(log_to);
+    const std::string name = "scripts/log_to_" + log_to + ".py", script = find_script(name);
     int ends[2];
     if (script.empty() || pipe2(ends, O_CLOEXEC) != 0) {
-        warn(log_to, script.empty() ? "scripts/log_to_" + log_to + ".py is not above this program's folder"
-                                    : std::strerror(errno));
+        warn(log_to,
+             script.empty() ? name + " is neither beside this program nor installed with it" : std::strerror(errno));
         return;
     }
 

@@ -218,7 +218,7 @@ void check_out_dir(const RunRequest& request) {
 // The file or folder as given, or the folder of a model with this name on the hub, which a script downloads.
 std::string model_path(const std::string& asked) {
     std::error_code ignored;
-    const std::string script = find_script("model.sh");
+    const std::string script = find_script("data/model.sh");
     if (script.empty() || asked.find('/') != std::string::npos || std::filesystem::exists(asked, ignored)) return asked;
     std::string names;
     for (const std::string& name : script_lines(script, {"--names"})) {

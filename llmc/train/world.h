@@ -12,6 +12,7 @@ The ranks that train together. They exchange gradients over a Comm (make_comm() 
 #include <memory>
 #include <string>
 #include "llmc/base/build_id.h"    // build_id
+#include "llmc/base/script.h"      // with_installed_names
 #include "llmc/comm/comm.h"        // Comm
 #include "llmc/comm/handshake.h"   // check_connected, check_alike
 #include "llmc/comm/islands.h"     // IslandRanks
@@ -62,7 +63,7 @@ inline std::vector<std::pair<std::string, std::string>> alike(const CommandLine&
 inline void print_error(const std::exception& error, int rank = 0) {
     std::fflush(stdout);
     const std::string who = rank > 0 ? format("rank %d: ", rank) : "";
-    std::fprintf(stderr, "error: %s%s\n", who.c_str(), printable(error.what()).c_str());
+    std::fprintf(stderr, "error: %s%s\n", who.c_str(), printable(with_installed_names(error.what())).c_str());
 }
 
 // Thrown in place of an Error that has been printed.

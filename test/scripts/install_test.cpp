@@ -1,5 +1,6 @@
 // --version, and the files of `make install`: programs that run, a man page, and a completion with every flag.
 #include <filesystem>
+#include <fstream>
 #include "llmc/base/file.h"  // read_file
 #include "test/testing.h"
 
@@ -71,6 +72,75 @@ TEST_CASE("an installation has programs that run, and nothing outside of DESTDIR
     const std::string command = "PREFIX=/usr DESTDIR='" + (here.scratch / "root") + "' scripts/install.sh --uninstall";
     CHECK(run(command).exit_code == 0);
     for (const auto& entry : fs::recursive_directory_iterator(here.scratch / "root")) CHECK(entry.is_directory());
+}
+
+TEST_CASE("an installed program runs and names its own scripts, and nothing of the working directory", "[install]") {
+    const Installed here;
+    const std::string stranger = here.scratch / "stranger", alone = here.scratch / "alone";
+    const auto trap = [&](const std::string& name, const std::string& code) {
+        fs::create_directories(fs::path(stranger + "/" + name).parent_path());
+        std::ofstream(stranger + "/" + name) << code;
+        fs::permissions(stranger + "/" + name, fs::perms::owner_all);
+    };
+    for (const char* folder : {"", "data/", "scripts/"}) {
+        for (const char* name : {"model.sh", "gpt2_tokenizer.sh", "tinyshakespeare.sh"})
+            trap(std::string(folder) + name, "#!/bin/sh\ntouch TRAPPED\necho /nowhere\n");
+        for (const char* name :
+             {"chat_template.py", "log_to_wandb.py", "json.py", "zipfile.py", "wandb.py", "jinja2.py"})
+            trap(std::string(folder) + name, "#!/usr/bin/env python3\nopen('TRAPPED', 'w')\n");
+    }
+    fs::create_directories(alone);
+    for (const char* name : {"train_gpt", "anvil-tokenize"}) fs::copy(here.path(std::string("bin/") + name), alone);
+    fs::create_directories(here.scratch / "mirror");
+    std::ofstream(here.scratch / "mirror/eval_bundle.zip") << "no archive";
+    fs::create_directories(here.scratch / "modules/wandb");
+    std::ofstream(here.scratch / "modules/wandb/__init__.py") << "raise ImportError('of the test')\n";
+    const auto there = [&](const std::string& program, const std::string& flags) {
+        const Finished ended = run(
+            "cd " + stranger + " && env -u PYTHONSAFEPATH PYTHONDONTWRITEBYTECODE=1 HOME=" + here.scratch.path +
+            " ANVIL_MIRROR=" + here.scratch / "mirror PYTHONPATH=" + here.scratch / "modules " + program + " " + flags);
+        INFO(program << " " << flags << "\n" << ended.out << ended.err);
+        CHECK_FALSE(fs::exists(stranger + "/TRAPPED"));
+        return ended;
+    };
+    const std::string bin = here.path("bin/"), share = here.path("share/anvil/");
+    // Models and tokenizers by name, chat templates, CORE's archive.
+    const std::string model = " --init-from gpt2 --steps 1", words = " --stories 3000 --out ";
+    CHECK(contains(there(bin + "train_gpt", model).err, "mirror/gpt2/config.json: no such file; put the model there"));
+    CHECK(contains(there(alone + "/train_gpt", model).err, "gpt2: no such file or folder"));
+    CHECK(contains(there(bin + "anvil-tokenize", "--tokenizer gpt2" + words + "t").err,
+                   "mirror/vocab.bpe: no such file"));
+    CHECK(contains(there(alone + "/anvil-tokenize", "--tokenizer gpt2" + words + "t").err,
+                   "error: data/gpt2_tokenizer.sh is missing"));
+    REQUIRE(there(bin + "anvil-tokenize", "--tokenizer char" + words + "own").exit_code == 0);
+    std::ofstream(stranger + "/own/chat_template.jinja") << "{{ messages }}";
+    std::ofstream(stranger + "/chats.jsonl") << R"({"messages": [{"role": "user", "content": "a"}]})"
+                                                "\n";
+    const std::string chats = "chats.jsonl --format chat --val-fraction 0 --tokenizer own/tokenizer.json --out c";
+    CHECK(contains(there(bin + "anvil-tokenize", chats).err, "error: the chat template of own/tokenizer.json: "));
+    CHECK(contains(there(alone + "/anvil-tokenize", chats).err, "data/chat_template.py is missing"));
+    CHECK(contains(there(share + "data/core.sh", "").err, "eval_bundle.zip is not CORE's questions"));
+    // A run, whose log is sent by a script.
+    const std::string tiny =
+        " --train-data 'own/train_*.bin' --num-layers 1 --num-heads 1 --channels 32 --seq-len 16 "
+        "--batch-size 2 --steps 2 --sample-tokens 0 --log-to wandb --threads 1 --out-dir ";
+    CHECK(contains(there(bin + "train_gpt", tiny + "a").err, "warning: wandb is not there (of the test)"));
+    CHECK(contains(there(alone + "/train_gpt", tiny + "b").err,
+                   "scripts/log_to_wandb.py is neither beside this program nor installed with it"));
+    // What messages name is there, under that name.
+    const std::string no_data = there(bin + "train_gpt", "--steps 1").err;
+    CHECK(contains(no_data, "make them with anvil-tokenize or " + share + "data/tinyshakespeare.sh"));
+    CHECK(contains(there(alone + "/train_gpt", "--steps 1").err,
+                   "make them with data/tokenize or data/tinyshakespeare.sh"));
+    CHECK(contains(there(share + "data/tinyshakespeare.sh", "").err, "mirror/tinyshakespeare.txt: no such file"));
+    const std::string help = there(bin + "train_gpt", "--help-all").out;
+    CHECK(contains(help, share + "scripts/make_hellaswag.py"));
+    CHECK(fs::exists(share + "scripts/make_hellaswag.py"));
+    CHECK_FALSE(contains(help, "data/tokenize"));
+    CHECK(contains(there(bin + "anvil-tokenize", "--help").out, "  anvil-tokenize notes.txt --out data/notes\n"));
+    const std::string page = read_file(here.path("share/man/man1/train_gpt.1"));
+    CHECK(contains(page, "a name that /usr/share/anvil/data/model.sh knows"));
+    CHECK_FALSE(contains(page, "data/tokenize"));
 }
 
 TEST_CASE("install: what is missing is said", "[install]") {

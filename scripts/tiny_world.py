@@ -93,7 +93,8 @@ def ask(run, held_out, train_gpt):
         sys.exit(2)
     wrong = [(line, got) for line, got in zip(lines, answers) if got != line["answer"]]
     for line, got in wrong:
-        print(f"{line['question']}  {got}  (expected: {line['answer']})")
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in got)  # whatever a model writes, for a terminal
+        print(f"{line['question']}  {shown}  (expected: {line['answer']})")
     right = len(lines) - len(wrong)
     print(f"{right} of {len(lines)} held-out questions right, {100 * right / len(lines):.1f} %")
     return 0 if right >= ENOUGH * len(lines) else 1

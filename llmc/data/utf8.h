@@ -4,7 +4,9 @@ Strict UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF (RFC 3629
   for (size_t at = 0; at < text.size();) { const CodePoint c = code_point_at(text, at); ...; at += c.bytes; }
 */
 #pragma once
+#include <unistd.h>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -82,6 +84,12 @@ inline std::string replace_invalid(std::string_view text) {
         at += bytes;
     }
     return valid;
+}
+
+// What a model wrote, in UTF-8. A terminal obeys control characters, so it gets their codes; files and pipes get them.
+inline std::string generated_text(std::string_view text, std::FILE* stream) {
+    const std::string valid = replace_invalid(text);
+    return isatty(fileno(stream)) ? printable(valid) : valid;
 }
 
 // The encoding of one code point.

@@ -435,7 +435,7 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     if (launch.meet == Launch::Meet::at_address && launch.world_size > 1)
         findings.push_back(check_link(launch, std::min(line.run.comm_timeout_s, kLinkTimeoutS)));
 
-    std::printf("%s", text_of(findings, launch.rank).c_str());
+    std::printf("%s", printable(text_of(findings, launch.rank)).c_str());
     const bool failed = std::any_of(findings.begin(), findings.end(),
                                     [](const Finding& finding) { return finding.grade == Finding::Grade::fail; });
     return failed ? kExitUsage : kExitOk;

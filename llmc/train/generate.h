@@ -15,7 +15,7 @@ sample ends where the next document would begin.
 #include <vector>
 #include "llmc/base/file.h"            // read_file, reason_of
 #include "llmc/data/tokenizer.h"       // Tokenizer, load_tokenizer
-#include "llmc/data/utf8.h"            // replace_invalid, unfinished_bytes
+#include "llmc/data/utf8.h"            // generated_text, unfinished_bytes
 #include "llmc/eval/sample.h"          // sample_each
 #include "llmc/train/checkpointing.h"  // read_weights
 #include "llmc/train/run_request.h"    // RunRequest, find_shape
@@ -52,7 +52,7 @@ inline std::vector<int32_t> prompt_tokens(const GenerateOptions& options, int32_
 }
 
 // Tokens are written as whole characters, and invalid UTF-8 as U+FFFD: a byte-level model may generate anything, and
-// readers of text expect UTF-8.
+// readers of text expect UTF-8. A terminal gets no control characters.
 class WholeCharacters {
 public:
     explicit WholeCharacters(std::FILE* to = stdout) : to_(to) {}
@@ -67,7 +67,7 @@ private:
     std::string pending_;
 
     void write(size_t n) {
-        const std::string text = replace_invalid(std::string_view(pending_).substr(0, n));
+        const std::string text = generated_text(std::string_view(pending_).substr(0, n), to_);
         require(std::fwrite(text.data(), 1, text.size(), to_) == text.size() && std::fflush(to_) == 0,
                 "cannot write to standard output: %s", reason_of(errno).c_str());
         pending_.erase(0, n);

@@ -20,6 +20,7 @@
 #include "llmc/base/json.h"         // OrderedJson
 #include "llmc/base/number_text.h"  // count_text, duration_text
 #include "llmc/base/terminal.h"     // colored_line
+#include "llmc/data/utf8.h"         // generated_text, printable
 
 static OrderedJson number(double value) {
     if (std::isfinite(value)) return value;
@@ -360,7 +361,8 @@ void RunLog::tasks(int64_t step, const std::string& file, const std::vector<Task
         values.push_back({tag + task.name + "/centered", task.centered});
     }
     write_event("tasks", step, values);
-    std::printf("tasks at step %lld:\n%s", static_cast<long long>(step), task_lines(file, tasks, score, ms).c_str());
+    std::printf("tasks at step %lld:\n%s", static_cast<long long>(step),
+                printable(task_lines(file, tasks, score, ms)).c_str());
     std::fflush(stdout);
 }
 
@@ -411,11 +413,8 @@ void RunLog::outer(int64_t step, double ms, double sent_bytes) {
 void RunLog::sample(int64_t step, const std::string& prompt, const std::string& text) {
     if (silent()) return;
     write_record({{{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}}});
-    // A byte tokenizer's samples may hold anything, and a terminal obeys control characters.
-    std::string shown = prompt + text;
-    for (char& c : shown)
-        if ((uint8_t(c) < ' ' && c != '\n' && c != '\t') || c == 127) c = '?';
-    std::printf("sample at step %lld:\n%s\n", static_cast<long long>(step), shown.c_str());
+    std::printf("sample at step %lld:\n%s\n", static_cast<long long>(step),
+                generated_text(prompt + text, stdout).c_str());
     std::fflush(stdout);
 }
 
@@ -441,7 +440,7 @@ void RunLog::end(int64_t step, const std::string& reason, const std::optional<Pl
     }
     for (const SourceFacts& facts : sources)
         std::printf("data: %s tokens of %s, %.2f%% of all\n", count_text(double(facts.tokens)).c_str(),
-                    facts.source.pattern.c_str(), sum > 0 ? 100 * double(facts.tokens) / sum : 0.);
+                    printable(facts.source.pattern).c_str(), sum > 0 ? 100 * double(facts.tokens) / sum : 0.);
     if (plans) line["plans"] = {{"attention", plans->attention}, {"gemm", plans->gemm}, {"timed", plans->timed}};
     write_record({line});
 }

@@ -7,6 +7,7 @@
 #include "llmc/base/flags.h"         // to_json
 #include "llmc/base/hash.h"          // hex64, xxh3
 #include "llmc/base/number_text.h"   // count_text
+#include "llmc/data/utf8.h"          // printable
 #include "llmc/optim/outer_state.h"  // OuterState
 #include "llmc/train/step.h"         // why_no_graph
 
@@ -35,7 +36,7 @@ RunLog StartReport::begin_log(const RunState& state, const ReadBytes& read_bytes
         .steps = config.shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};
     if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state.training_s);
     RunLog log(flags.out_dir, request.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
-    std::printf("%s", flags_by_source(flags.fields(), flags.sources).c_str());
+    std::printf("%s", printable(flags_by_source(flags.fields(), flags.sources)).c_str());
     std::vector<std::string> passed_over;
     for (const PassedOver& other : request.checkpoint.passed_over) passed_over.push_back(other.path + ": " + other.why);
     if (request.resumed())
@@ -70,7 +71,7 @@ void StartReport::print(const std::string& ranks, const std::string& placement) 
     for (const SourceFacts& facts : data.mixture()) weights += facts.source.weight;
     for (const SourceFacts& facts : data.mixture())
         std::printf("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
-                    count_text(double(facts.num_tokens)).c_str(), facts.source.pattern.c_str());
+                    count_text(double(facts.num_tokens)).c_str(), printable(facts.source.pattern).c_str());
     std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data.train->num_tokens())).c_str(),
                 device.c_str(), ranks.c_str());
     std::printf("%s%s%s%s", peak_line().c_str(), islands_line().c_str(), kernel_line().c_str(), placement.c_str());

@@ -132,3 +132,47 @@ TEST_CASE("bytes that are no characters come out as U+FFFD", "[generate]") {
     CHECK(written({"b", "\xE2\x82"}) == "b" + none);  // the last token ends within a character
     CHECK(written({euro + "\xF0", "\x9F", euro}) == euro + none + euro);
 }
+
+TEST_CASE("control characters of a model, its prompt and its flags do not reach a terminal", "[generate]") {
+    // A model of a text of escape sequences, which it learns by heart: they set the title, and ring the bell.
+    const TinyRuns runs;
+    std::string text;
+    for (int i = 0; i < 400; i++) text += "\x1b]0;P\x07\xc2\x9bm";
+    put_file(runs.path("text.txt"), text);
+    must_succeed(run(program("data/tokenize") + " " + runs.path("text.txt") +
+                     " --tokenizer byte --val-fraction 0 --out " + runs.path("escapes")));
+    // On a pseudo-terminal, whose output `run` reads.
+    const auto on_terminal = [&](const std::string& command) {
+        put_file(runs.path("terminal.py"), "import pty, sys\nsys.exit(pty.spawn(['sh', '-c', sys.argv[1]]) >> 8)\n");
+        put_file(runs.path("command.sh"), command);
+        return run("env NO_COLOR=1 python3 " + runs.path("terminal.py") + " 'sh " + runs.path("command.sh") + "'");
+    };
+    FlagMap flags = {{"train-data", runs.path("escapes/train_*.bin")},
+                     {"val-data", ""},
+                     {"steps", "120"},
+                     {"learning-rate", "1e-2"},
+                     {"sample-tokens", "40"},
+                     {"sample-every", "120"},
+                     {"prompt", "\x1b]0;"},
+                     {"temperature", "0"},
+                     {"checkpoint-every", "100"},
+                     {"description", "\x1b[2J"}};
+    const Finished trained = on_terminal(command_of(runs.flags("a", flags)));
+    INFO(trained.out << trained.err);
+    CHECK(trained.exit_code == 0);
+    CHECK(contains(trained.out, "\\x1B]0;P\\x07\\xC2\\x9Bm"));
+    CHECK(trained.out.find_first_of("\x1b\x07") == std::string::npos);
+    const Finished resumed = on_terminal(command_of(runs.resume_flags("a", {{"steps", "121"}})));
+    INFO(resumed.out);
+    CHECK(contains(resumed.out, "from the checkpoint: "));
+    CHECK(contains(resumed.out, "--description \\x1B[2J"));
+    CHECK(resumed.out.find_first_of("\x1b\x07") == std::string::npos);
+
+    const std::string generate = command_of(
+        {{"resume", runs.path("a")}, {"prompt", "\x1b]0;"}, {"sample-tokens", "40"}, {"temperature", "0"}}, "generate");
+    const Finished shown = on_terminal(generate), piped = run(generate);
+    INFO(shown.out);
+    CHECK(contains(shown.out, "P\\x07\\xC2\\x9Bm"));
+    CHECK(shown.out.find_first_of("\x1b\x07") == std::string::npos);
+    CHECK(contains(piped.out, "P\x07\xc2\x9bm\x1b]0;"));  // as it is
+}

@@ -128,7 +128,7 @@ public:
 
     // False: the user has ended the conversation.
     bool take(const std::string& line) {
-        if (line.empty()) return true;
+        if (line.find_first_not_of(" \t") == std::string::npos) return true;
         if (line[0] != '/') return answer(line), true;
         const size_t blank = std::min(line.find(' '), line.size());
         const std::string command = line.substr(0, blank), rest = line.substr(std::min(blank + 1, line.size()));

@@ -88,7 +88,7 @@ TEST_CASE("a model that was taught on conversations answers, also in the middle 
     const Finished single = taught.chat("", "--message '" + one.text + "' --system 'You know the village.'");
     CHECK(single.out == one.answer + "\n");
     const Finished commands =
-        taught.chat("/help\n/nothing\n\n/system You know the village.\n" + one.text + "\r\n/quit\n?\n");
+        taught.chat("/help\n/nothing\n\n  \t\n/system You know the village.\n" + one.text + "\r\n/quit\n?\n");
     CHECK(commands.out == one.answer + "\n");
     CHECK(contains(commands.err, "/system TEXT, /clear, /quit"));
     CHECK(contains(commands.err, "/nothing is no command: expected"));

@@ -45,7 +45,7 @@ def read_flags(text):
 
 
 def plain(text):
-    return text.replace("\\|", "|")
+    return text.replace("\\|", "|").replace("\\*", "*")
 
 
 def troff(text):

@@ -108,9 +108,11 @@ std::string flags_by_source(const std::vector<Field>& fields, const std::map<std
 }
 
 std::string markdown_table(const std::vector<Field>& fields) {
-    const auto escaped = [](const std::string& text) {
+    // Markdown takes a pair of asterisks as emphasis, but not in code.
+    const auto escaped = [](const std::string& text, bool is_code) {
         std::string safe;
-        for (char c : text) safe += c == '|' ? "\\|" : c == '\n' ? "\\n" : std::string(1, c);
+        for (char c : text)
+            safe += c == '|' ? "\\|" : c == '\n' ? "\\n" : c == '*' && !is_code ? "\\*" : std::string(1, c);
         return safe;
     };
     std::string text, section;
@@ -122,8 +124,8 @@ std::string markdown_table(const std::vector<Field>& fields) {
         const std::string now = shown(field);
         const bool is_bool = std::holds_alternative<bool*>(field.value);
         const std::string flag = (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
-        text += "| `" + escaped(flag) + "` | " + (now.empty() ? "" : "`" + escaped(now) + "`") + " | " +
-                escaped(field.help) + " |\n";
+        text += "| `" + escaped(flag, true) + "` | " + (now.empty() ? "" : "`" + escaped(now, true) + "`") + " | " +
+                escaped(field.help, false) + " |\n";
     }
     return text;
 }

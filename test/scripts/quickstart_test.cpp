@@ -1,5 +1,5 @@
-// What scripts/quickstart.sh builds for one level of the processor is not compiled again by `make`, which builds all; and
-// what it says at the end, whatever the locale.
+// What scripts/quickstart.sh builds for one level of the processor is not compiled again by `make`, which builds all;
+// and what it says at the end, whatever the locale.
 #include <filesystem>
 #include <sstream>
 #include "test/comma_locale.h"
@@ -35,10 +35,12 @@ TEST_CASE("the quickstart's numbers do not depend on the locale, and it says how
     script("data/tinyshakespeare.sh", "#!/bin/sh\n");
     script("scripts/report.py", "print('report')\n");
     // Tells its flags, and ends at step 56.
-    script("train_gpt", "#!/bin/sh\necho \"$*\"; echo \"LC_ALL=$LC_ALL\"; mkdir -p run/quickstart/step_00000056\n"
-                        "echo '{\"type\":\"end\",\"step\":56,\"reason\":\"'\"$REASON\"'\"}' >run/quickstart/log.jsonl\n");
+    script("train_gpt",
+           "#!/bin/sh\necho \"$*\"; echo \"LC_ALL=$LC_ALL\"; mkdir -p run/quickstart/step_00000056\n"
+           "echo '{\"type\":\"end\",\"step\":56,\"reason\":\"'\"$REASON\"'\"}' >run/quickstart/log.jsonl\n");
     const auto said = [&](const std::string& reason, const std::string& flags = "") {
-        const Finished ended = run(comma_locale() + "REASON='" + reason + "' NO_BUILD=1 " + tree / "scripts/quickstart.sh" + flags);
+        const Finished ended =
+            run(comma_locale() + "REASON='" + reason + "' NO_BUILD=1 " + tree / "scripts/quickstart.sh" + flags);
         INFO(ended.out << ended.err);
         CHECK(ended.exit_code == 0);
         CHECK(ended.err.empty());
@@ -48,8 +50,10 @@ TEST_CASE("the quickstart's numbers do not depend on the locale, and it says how
     CHECK(contains(finished, " --time-budget 1.998 "));
     CHECK(contains(finished, "\nNext: ./train_gpt --help"));
     CHECK_FALSE(contains(finished, "not finished"));
-    if (!comma_locale().empty()) CHECK(contains(finished, "\nLC_ALL=xx_XX\n"));  // the program draws with the user's characters
-    CHECK(said("time budget", " --minutes 0.25").ends_with("not finished: step 56 of 2000 after 0.25 minutes of training. "
-                                                           "To go on: scripts/quickstart.sh --minutes 0.5\n"));
+    if (!comma_locale().empty())
+        CHECK(contains(finished, "\nLC_ALL=xx_XX\n"));  // the program draws with the user's characters
+    CHECK(said("time budget", " --minutes 0.25")
+              .ends_with("not finished: step 56 of 2000 after 0.25 minutes of training. "
+                         "To go on: scripts/quickstart.sh --minutes 0.5\n"));
     CHECK(said("SIGINT").ends_with("not finished: step 56 of 2000, stopped by SIGINT. To go on, run this again.\n"));
 }

@@ -86,7 +86,7 @@ RunLock::~RunLock() {
 int64_t last_step(const std::string& out_dir) {
     constexpr off_t kMostBytes = 1 << 20;  // reads at most this much from the end of the file
     const std::string path = out_dir + "/log.jsonl", begin = R"({"type":"step","step":)";
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return 0;
     std::string text(size_t(kMostBytes), ' ');
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -111,6 +111,8 @@ RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
     check(!is_anothers(fd_), kAnothers);
     struct stat info;
     check(fstat(fd_, &info) == 0, "cannot read");
+    errno = EINVAL;
+    check(!S_ISFIFO(info.st_mode), "a pipe keeps no records:");
     if (mode == Mode::fresh) {
         check(ftruncate(fd_, 0) == 0, "cannot write");
     } else if (info.st_size > 0) {
@@ -147,6 +149,12 @@ RunLog& RunLog::operator=(RunLog&& other) noexcept {
     std::swap(first_step_end_, other.first_step_end_);
     std::swap(first_step_, other.first_step_);
     return *this;
+}
+
+bool RunLog::is_in_place() const {
+    struct stat here, there;
+    if (fd_ < 0 || fstat(fd_, &here) != 0) return true;
+    return stat(path_.c_str(), &there) == 0 && here.st_ino == there.st_ino && here.st_dev == there.st_dev;
 }
 
 void RunLog::write_line(const std::string& json) {

@@ -157,6 +157,8 @@ public:
              const std::vector<SourceFacts>& sources = {});
 
     std::string path() const { return path_; }
+    // False once the file was renamed or removed, or its folder.
+    bool is_in_place() const;
 
 private:
     using Clock = std::chrono::steady_clock;

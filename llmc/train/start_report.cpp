@@ -35,7 +35,11 @@ RunLog StartReport::begin_log(const RunState& state, const ReadBytes& read_bytes
     RunLog::Options options{
         .steps = config.shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};
     if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state.training_s);
+    const int64_t before = request.resumed() ? 0 : last_step(flags.out_dir);
     RunLog log(flags.out_dir, request.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
+    if (before > 0)
+        std::printf("%s: the log of a run that made %lld steps and saved no checkpoint is replaced\n",
+                    log.path().c_str(), static_cast<long long>(before));
     std::printf("%s", printable(flags_by_source(flags.fields(), flags.sources)).c_str());
     std::vector<std::string> passed_over;
     for (const PassedOver& other : request.checkpoint.passed_over) passed_over.push_back(other.path + ": " + other.why);

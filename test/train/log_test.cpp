@@ -1,6 +1,7 @@
 // The log of a run: the lines on stdout, and log.jsonl through kills, resumes and full disks.
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cfloat>
@@ -181,6 +182,27 @@ TEST_CASE("a log that cannot be written is an error that names it", "[log]") {
     CHECK(contains(error_of([&] { RunLog(out / "twice", kResume, {}); }), "2: another run"));
     moved = RunLog();
     CHECK(error_of([&] { RunLog(out / "twice", kResume, {}); }) == "");
+}
+
+TEST_CASE("a log that is a pipe is refused, also by a resume", "[log]") {
+    const ScratchFolder scratch;
+    REQUIRE(mkfifo((scratch / "log.jsonl").c_str(), 0600) == 0);
+    for (const RunLog::Mode mode : {kFresh, kResume})
+        CHECK(
+            contains(error_of([&] { RunLog(scratch.path, mode, {}); }), "2: a pipe keeps no records: " + scratch.path));
+    CHECK(last_step(scratch.path) == 0);
+}
+
+TEST_CASE("a log knows whether it is still where it was opened", "[log]") {
+    const ScratchFolder scratch;
+    const RunLog log(scratch / "a", kFresh, {});
+    CHECK(log.is_in_place());
+    std::filesystem::rename(scratch / "a", scratch / "b");
+    CHECK_FALSE(log.is_in_place());
+    std::filesystem::create_directory(scratch / "a");
+    std::filesystem::copy(scratch / "b/log.jsonl", scratch / "a/log.jsonl");
+    CHECK_FALSE(log.is_in_place());
+    CHECK(RunLog().is_in_place());
 }
 
 TEST_CASE("a log line is whole or taken back", "[log]") {

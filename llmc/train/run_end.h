@@ -16,6 +16,7 @@ A request by one rank takes effect on all ranks at the end of the step that carr
 #include <string>
 #include "llmc/base/check.h"           // format
 #include "llmc/comm/ranks.h"           // SharedError
+#include "llmc/io/checkpoint.h"        // checkpoint_steps
 #include "llmc/train/checkpointing.h"  // RunState
 #include "llmc/train/run_config.h"     // RunConfig
 #include "llmc/train/stop.h"           // stop_signal
@@ -30,6 +31,7 @@ public:
           flags_(config.flags),
           has_islands_(flags_.islands_of_run() > 0),
           decides_alone_(world.is_alone() && !has_islands_),
+          is_first_(world.is_first()),
           state_(state) {}
 
     // Call it once `state` is set to the run's initial state.
@@ -66,11 +68,13 @@ public:
     }
 
     void check_skipped() const {
-        if (state_.skipped_in_a_row >= kMostSkippedInARow)
-            throw SharedError(kExitDiverged,
-                              format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: "
-                                     "resume from an earlier checkpoint with a lower --learning-rate or a --grad-clip",
-                                     kMostSkippedInARow, state_.step));
+        if (state_.skipped_in_a_row < kMostSkippedInARow) return;
+        const bool has_saved = is_first_ && !checkpoint_steps(flags_.out_dir).empty();  // rank 0 prints the error
+        throw SharedError(
+            kExitDiverged,
+            format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: %s "
+                   "with a lower --learning-rate or a --grad-clip",
+                   kMostSkippedInARow, state_.step, has_saved ? "resume from an earlier checkpoint" : "start again"));
     }
 
     std::string reason() const {
@@ -88,6 +92,7 @@ private:
     const bool has_islands_;
     // False with islands, even with a single rank: a run may stop only in an outer step, whose state can be saved.
     const bool decides_alone_;
+    const bool is_first_;
     const RunState& state_;
     bool all_stop_ = false, all_out_of_time_ = false;
 };

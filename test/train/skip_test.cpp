@@ -161,8 +161,11 @@ TEST_CASE("ten skipped steps in a row end the run, and the checkpoint from befor
     // Those due at 9, 12 and 15 would have pushed the good ones out (--keep is 2).
     CHECK(checkpoint_steps(out) == std::vector<int64_t>{3, 6});
     CHECK(difference(step_folder(out, 6), step_folder(runs.path("again"), 6)) == "");
-    // What the message advises works.
+    // What the message advises works, and it advises nothing that cannot be done.
     must_succeed(runs.resume("a", {{"steps", "12"}}));
+    const Finished at_once = runs.train("b", {{"steps", "40"}, {"learning-rate", "1e30"}, {"warmup-steps", "0"}});
+    CHECK(at_once.exit_code == 4);
+    CHECK(contains(at_once.err, ": start again with a lower --learning-rate or a --grad-clip\n"));
     CHECK(state_in(step_folder(out, 12)).updates == 12);
 }
 

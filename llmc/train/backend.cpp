@@ -1,5 +1,6 @@
 // See backend.h.
 #include "llmc/train/backend.h"
+#include <sys/resource.h>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -74,6 +75,11 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
 }
 
 void check_openmp() {
+    constexpr unsigned long kLeastKiB = 256;  // of the main thread and of every other one
+    struct rlimit limit = {};
+    require(getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= (kLeastKiB << 10),
+            "the stack is limited to %lu KiB (ulimit -s): expected at least %lu; the usual limit is ulimit -s 8192",
+            static_cast<unsigned long>(limit.rlim_cur >> 10), kLeastKiB);
 #ifdef _OPENMP
     constexpr long kMost = 4096;
     constexpr double kLeastStackKiB = 256;

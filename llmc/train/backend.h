@@ -33,7 +33,8 @@ public:
 // The requested device and dtype. Collective: throws an Error on all ranks if the device is missing on any.
 std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
 
-// Throws an Error if the environment would make OpenMP crash or hang in its first call; so none is made here.
+// Throws an Error if the environment would make OpenMP crash or hang in its first call, so none is made here; or if the
+// stack is too small for the program.
 void check_openmp();
 
 // The message at the start of a run for which --device auto chose the CPU: why it uses no GPU, and whether the host has

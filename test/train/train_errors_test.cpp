@@ -412,6 +412,7 @@ TEST_CASE("what OpenMP's variables ask for must be possible", "[train_errors]") 
     for (const char* tiny : {"16", "64k", "65536B"})
         check_refused(run("env OMP_STACKSIZE=" + std::string(tiny) + " " + command),
                       {std::string("OMP_STACKSIZE=") + tiny, "at least 256k"});
+    check_refused(run("ulimit -s 64; " + command), {"the stack is limited to 64 KiB", "ulimit -s 8192"});
     CHECK(crowd_warning(nullptr, 2) == "");
     CHECK(crowd_warning("4", 2) == "");
     CHECK(contains(crowd_warning("5", 2), "OMP_NUM_THREADS=5, and this process may use 2 cores: "));

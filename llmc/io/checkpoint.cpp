@@ -18,10 +18,24 @@ std::string checkpoint_path(const std::string& out_dir, int64_t step) {
 namespace {
 struct Folder {
     int64_t step;
-    std::string suffix;  // "", .tmp or .old
+    std::string suffix;  // "", .tmp, .old, .tmp.2 and so on
+    bool is_replaced() const { return suffix.starts_with(kReplaced); }
+    bool is_being_written() const { return suffix.starts_with(kBeingWritten); }
     std::string path;
 };
 }  // namespace
+
+// .tmp, .tmp.2, .tmp.3 and so on: names for a folder, of which some may be taken by what cannot be removed.
+static constexpr int kMostNames = 1000;
+static std::string numbered(const std::string& kind, int number) {
+    return number == 1 ? kind : kind + "." + std::to_string(number);
+}
+static bool is_numbered(const std::string& suffix, const std::string& kind) {
+    if (!suffix.starts_with(kind)) return false;
+    const std::string number = suffix.substr(kind.size());
+    return number.empty() ||
+           (number.size() > 1 && number[0] == '.' && number.find_first_not_of("0123456789", 1) == std::string::npos);
+}
 
 // Accepts step_00001000, step_00001000.tmp and so on; other names are not of checkpoints.
 static bool parse_name(const std::string& name, int64_t& step, std::string& suffix) {
@@ -30,7 +44,7 @@ static bool parse_name(const std::string& name, int64_t& step, std::string& suff
     const auto [stop, error] = std::from_chars(begin, end, step);
     suffix = std::string(stop, end);
     return error == std::errc() && *begin != '-' && stop - begin >= 8 &&
-           (suffix.empty() || suffix == kBeingWritten || suffix == kReplaced);
+           (suffix.empty() || is_numbered(suffix, kBeingWritten) || is_numbered(suffix, kReplaced));
 }
 
 // Newest first; of one step the complete folder before the replaced one.
@@ -64,11 +78,46 @@ static void rename_folder(const std::string& from, const std::string& to) {
     require(!error, "cannot rename %s to %s: %s", from.c_str(), to.c_str(), error.message().c_str());
 }
 
+// Removes all that can be removed, and says in `error` why something is left. Returns whether anything was removed.
+static bool remove_folder(const std::string& path, std::error_code& error) {
+    std::vector<fs::path> entries;
+    std::error_code ignored;
+    if (fs::is_directory(fs::symlink_status(path, ignored)))  // of a link only the link
+        for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error))
+            entries.push_back(entry->path());
+    entries.push_back(path);
+    bool any = false;
+    for (const fs::path& entry : entries) {
+        std::error_code why;
+        fs::remove_all(entry, why);
+        if (!why) any = true;
+        if (why && !error) error = why;
+    }
+    return any;
+}
+
 static void remove_folder(const std::string& path) {
     std::error_code error;
-    fs::remove_all(path, error);
+    remove_folder(path, error);
     require(!error, "cannot remove %s: %s", path.c_str(), error.message().c_str());
 }
+
+// Runs each of several pieces of work, and at the end throws the first one's Error.
+namespace {
+struct Attempts {
+    std::string why;
+
+    template <class Work>
+    void add(Work&& work) {
+        try {
+            work();
+        } catch (const Error& error) {
+            if (why.empty()) why = error.what();
+        }
+    }
+    void finish() const { require(why.empty(), "%s", why.c_str()); }
+};
+}  // namespace
 
 void check_names_are_free(const std::string& out_dir) {
     std::error_code error;
@@ -92,8 +141,7 @@ void mark_best(const std::string& out_dir, int64_t step) {
     std::error_code error;
     fs::remove(next, error);
     fs::create_symlink(target, next, error);
-    require(!error, "cannot make the link %s: %s; leave out --save-best, or give an --out-dir whose disk has links",
-            next.c_str(), error.message().c_str());
+    require(!error, "cannot make the link %s to %s: %s", next.c_str(), target.c_str(), error.message().c_str());
     rename_folder(next, link);
     sync_folder(out_dir);
 }
@@ -117,17 +165,27 @@ void check_best_is_free(const std::string& out_dir) {
 void remove_leftovers(const std::string& out_dir) {
     std::error_code ignored;
     fs::remove(out_dir + kBest + kBeingWritten, ignored);  // a link
+    Attempts attempts;
     for (const Folder& folder : folders_in(out_dir)) {
         const std::string final_path = checkpoint_path(out_dir, folder.step);
-        if (folder.suffix == kReplaced && !exists(final_path))
-            rename_folder(folder.path, final_path);
-        else if (!folder.suffix.empty())
-            remove_folder(folder.path);
+        attempts.add([&] {
+            if (folder.is_replaced() && !exists(final_path))
+                rename_folder(folder.path, final_path);
+            else if (!folder.suffix.empty())
+                remove_folder(folder.path);
+        });
     }
+    attempts.finish();
 }
 
-CheckpointPart::CheckpointPart(const std::string& out_dir, int64_t step)
-    : tmp_(checkpoint_path(out_dir, step) + kBeingWritten) {}
+CheckpointPart::CheckpointPart(const std::string& out_dir, const std::string& name) : tmp_(out_dir + "/" + name) {
+    int64_t step;
+    std::string suffix;
+    require(parse_name(name, step, suffix) && suffix.starts_with(kBeingWritten),
+            "%s is no name of a checkpoint that is being written", name.c_str());
+}
+
+std::string CheckpointPart::name() const { return fs::path(tmp_).filename(); }
 
 void CheckpointPart::add_text(const std::string& name, const std::string& content) {
     FileWriter file(tmp_ + "/" + name);
@@ -165,18 +223,25 @@ FileRecord ReceivedFile::finish() {
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& out_dir, int64_t step)
-    : CheckpointPart(out_dir, step), out_dir_(out_dir), final_(checkpoint_path(out_dir, step)), step_(step) {
+    : out_dir_(out_dir), final_(checkpoint_path(out_dir, step)), step_(step) {
     ensure(step >= 0);
     make_folders(out_dir);
-    remove_leftovers(out_dir);
-    make_folders(tmp_);
+    std::error_code error;
+    bool made = false;
+    for (int number = 1; !made && number < kMostNames; number++) {
+        tmp_ = final_ + numbered(kBeingWritten, number);
+        made = fs::create_directory(tmp_, error);
+        if (error && error != std::errc::file_exists) break;
+    }
+    require(made, "cannot create the folder %s: %s", tmp_.c_str(),
+            error ? reason_of(error.value()).c_str() : "too many of its names are taken; remove those");
 }
 
 CheckpointWriter::~CheckpointWriter() {
     if (committed_) return;
     std::error_code ignored;
-    fs::remove_all(tmp_, ignored);
-    if (!exists(final_)) fs::rename(final_ + kReplaced, final_, ignored);
+    remove_folder(tmp_, ignored);
+    if (!replaced_.empty() && !exists(final_)) fs::rename(replaced_, final_, ignored);
 }
 
 void CheckpointWriter::add_records(const std::vector<FileRecord>& records) {
@@ -192,17 +257,18 @@ std::string CheckpointWriter::commit() {
     check_written(tmp_ + "/manifest.json", text.size(), xxh3(text.data(), text.size()));
     sync_folder(tmp_);
 
-    const std::string replaced = final_ + kReplaced;
     if (exists(final_)) {
         std::error_code ignored;
         require(fs::is_directory(final_, ignored), "%s is in the way: expected a checkpoint's folder there; move it",
                 final_.c_str());
-        rename_folder(final_, replaced);
+        int number = 1;
+        while (exists(final_ + numbered(kReplaced, number)) && number < kMostNames) number++;
+        replaced_ = final_ + numbered(kReplaced, number);
+        rename_folder(final_, replaced_);
     }
     rename_folder(tmp_, final_);
     committed_ = true;
     sync_folder(out_dir_);
-    remove_folder(replaced);
     return final_;
 }
 
@@ -233,7 +299,7 @@ FoundCheckpoint find_checkpoint(const std::string& where,
 
     FoundCheckpoint found;
     for (const Folder& folder : folders_in(path)) {
-        if (folder.suffix == kBeingWritten) continue;
+        if (folder.is_being_written()) continue;
         Verified verified = how(folder.path);
         check_step(verified, folder.step);
         if (verified.why.empty()) {
@@ -249,23 +315,34 @@ FoundCheckpoint find_checkpoint(const std::string& where,
 std::vector<int64_t> checkpoint_steps(const std::string& out_dir) {
     std::vector<int64_t> steps;
     for (const Folder& folder : folders_in(out_dir))
-        if (folder.suffix != kBeingWritten && (steps.empty() || steps.back() != folder.step))
-            steps.push_back(folder.step);
+        if (!folder.is_being_written() && (steps.empty() || steps.back() != folder.step)) steps.push_back(folder.step);
     std::reverse(steps.begin(), steps.end());
     return steps;
 }
 
-void prune(const std::string& out_dir, int keep, int64_t good_step) {
+// Renamed first: a kill in the middle must not leave a checkpoint with missing files. If none of them can be removed
+// (another user's), it gets its name back: it is as good as before.
+static void remove_checkpoint(const std::string& path) {
+    int number = 1;
+    while (exists(path + numbered(kBeingWritten, number)) && number < kMostNames) number++;
+    const std::string removed = path + numbered(kBeingWritten, number);
+    rename_folder(path, removed);
+    std::error_code error;
+    if (!remove_folder(removed, error)) rename_folder(removed, path);
+    require(!error, "cannot remove %s: %s", path.c_str(), error.message().c_str());
+}
+
+void prune(const std::string& out_dir, int keep, int64_t good_step, int64_t best) {
     ensure(keep >= 1);
     const std::vector<int64_t> steps = checkpoint_steps(out_dir);
     if (steps.size() <= size_t(keep)) return;
     if (good_step < 0) good_step = find_checkpoint(out_dir).step;
-    const int64_t best = best_step(out_dir);
+    const int64_t linked = best_step(out_dir);
+    Attempts attempts;
     for (size_t i = 0; i + size_t(keep) < steps.size(); i++) {
         const std::string path = checkpoint_path(out_dir, steps[i]);
-        if (steps[i] == good_step || steps[i] == best || !exists(path)) continue;
-        // Renamed first: a kill in the middle must not leave a checkpoint with missing files.
-        rename_folder(path, path + kBeingWritten);
-        remove_folder(path + kBeingWritten);
+        if (steps[i] == good_step || steps[i] == linked || steps[i] == best || !exists(path)) continue;
+        attempts.add([&] { remove_checkpoint(path); });
     }
+    attempts.finish();
 }

@@ -7,7 +7,8 @@ Checkpoints: one folder per saved step. It is either complete or does not exist.
 Saving: all files are written to OUT/step_00001000.tmp/, fsynced and read back (check_written() in file.h says what that
 proves). The manifest comes last, and then the folder is renamed. So every existing checkpoint has been read once, and
 prune() never removes an older one in favor of a damaged newer one. A program killed at any moment leaves a .tmp folder,
-which nothing reads and the next save removes.
+which nothing reads and which is removed after the next save. Until then the next save of that step uses another name,
+.tmp.2 and so on: nothing old is touched before the new checkpoint is on the disk.
 
   CheckpointWriter checkpoint(out_dir, step);
   checkpoint.add_text("state.json", to_json(state.fields()));
@@ -15,12 +16,13 @@ which nothing reads and the next save removes.
       return to_host(scratch, tensor);       only if the data is not at tensor.data
   });
   checkpoint.commit();                       any Error before this leaves no files
-  prune(out_dir, keep, step);
+  remove_leftovers(out_dir);                 these two do what they can; then they throw an Error that says why
+  prune(out_dir, keep, step);                something is left. The checkpoint is saved all the same
 
 Several ranks that share OUT write together: one rank has the CheckpointWriter. Once that exists, each other rank has a
 CheckpointPart, whose records it sends to the first before the commit (llmc/train/saving.h).
 
-  CheckpointPart part(out_dir, step);
+  CheckpointPart part(out_dir, name);         the writer's name()
   part.add_tensors("optimizer_00001_of_00002.safetensors", tensors);
   ... checkpoint.add_records(records of the others) ...
 
@@ -35,9 +37,9 @@ With --save-best, OUT/best is a link to the checkpoint with the lowest validatio
 and find_checkpoint() follows the link.
 
 A step that is saved again (after a resume from an earlier one) replaces its folder: the old one is renamed to .old, the
-new one takes its place, and the old one is removed. A kill in between leaves .old, which find_checkpoint() also reads
-and the next save renames back. Only one program may save to an OUT folder at a time (the lock on the run's log ensures
-that).
+new one takes its place, and the old one is a leftover. A kill in between leaves .old, which find_checkpoint() also
+reads and remove_leftovers() renames back. Only one program may save to an OUT folder at a time (the lock on the run's
+log ensures that).
 */
 #pragma once
 #include <cstdint>
@@ -55,8 +57,9 @@ std::string checkpoint_path(const std::string& out_dir, int64_t step);
 
 class CheckpointPart {
 public:
-    // Writes to the .tmp folder of a CheckpointWriter, which must exist.
-    CheckpointPart(const std::string& out_dir, int64_t step);
+    // Writes to the folder of a CheckpointWriter, which must exist, in OUT as this rank sees it.
+    CheckpointPart(const std::string& out_dir, const std::string& name);
+    std::string name() const;  // of the folder in OUT
 
     void add_text(const std::string& name, const std::string& content);
 
@@ -69,6 +72,7 @@ public:
     std::string path_of(const std::string& name) const { return tmp_ + "/" + name; }
 
 protected:
+    CheckpointPart() = default;
     std::string tmp_;
     std::vector<FileRecord> records_;
 
@@ -78,7 +82,7 @@ private:
 
 class CheckpointWriter : public CheckpointPart {
 public:
-    // Creates OUT and the .tmp folder, after remove_leftovers(OUT).
+    // Creates OUT and the .tmp folder.
     CheckpointWriter(const std::string& out_dir, int64_t step);
     ~CheckpointWriter();  // without commit(): removes the .tmp folder
     CheckpointWriter(const CheckpointWriter&) = delete;
@@ -91,7 +95,7 @@ public:
     std::string commit();
 
 private:
-    std::string out_dir_, final_;
+    std::string out_dir_, final_, replaced_;
     int64_t step_;
     bool committed_ = false;
 };
@@ -133,10 +137,10 @@ void check_names_are_free(const std::string& out_dir);
 // The steps that have a folder, complete or not, in ascending order.
 std::vector<int64_t> checkpoint_steps(const std::string& out_dir);
 
-// Removes all but the newest `keep` checkpoints (keep >= 1). Keeps, in addition, the best one and the newest one that
-// verifies. `good_step` is the step of the latter if the caller knows it, as after a commit; otherwise this reads
-// checkpoints to find it.
-void prune(const std::string& out_dir, int keep, int64_t good_step = -1);
+// Removes all but the newest `keep` checkpoints (keep >= 1). Keeps, in addition, the newest one that verifies and the
+// best one, by OUT/best or by `best`. `good_step` is the step of the former if the caller knows it, as after a commit;
+// otherwise this reads checkpoints to find it. If some cannot be removed, throws an Error after the others.
+void prune(const std::string& out_dir, int keep, int64_t good_step = -1, int64_t best = -1);
 
 // Makes OUT/best point to this step's checkpoint, which must exist, atomically.
 void mark_best(const std::string& out_dir, int64_t step);
@@ -145,5 +149,6 @@ int64_t best_step(const std::string& out_dir);
 // Throws an Error if OUT/best is anything but a link to a checkpoint.
 void check_best_is_free(const std::string& out_dir);
 
-// Cleans up after a killed program: removes .tmp folders, renames .old ones back or removes them.
+// Cleans up after a killed program and after a commit(): removes .tmp folders, renames .old ones back or removes them.
+// If some cannot be removed, throws an Error after the others.
 void remove_leftovers(const std::string& out_dir);

@@ -1,6 +1,9 @@
 // See local_checkpoints.h.
 #include "llmc/train/local_checkpoints.h"
+#include <sys/stat.h>
+#include <unistd.h>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -27,7 +30,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kFile = "/local_checkpoints.json";
+constexpr const char *kFile = "/local_checkpoints.json", *kManifest = "/manifest.json";
 
 std::string random_name() {
     uint64_t number = 0;
@@ -139,6 +142,15 @@ std::string order_of(const Candidate& candidate, int world_size) {
     return order;
 }
 
+// Checksums find damage, not what somebody put there who could write to the folder.
+void check_owner(const std::string& path) {
+    struct stat found = {};
+    require(lstat(path.c_str(), &found) == 0, "%s: %s", path.c_str(), std::strerror(errno));
+    require(found.st_uid == geteuid() || found.st_uid == 0,
+            "%s belongs to another user (id %u): give a --checkpoint-local in which only you can write", path.c_str(),
+            unsigned(found.st_uid));
+}
+
 // The files that this rank copies from the folders of its parts. Verified.
 struct File {
     std::string path;
@@ -148,11 +160,15 @@ std::vector<File> verified_files(const std::string& of_run, const std::vector<Pa
     std::vector<File> files;
     for (const Part& part : mine) {
         const std::string folder = checkpoint_path(of_run + "/" + part.folder(), part.step);
+        for (const std::string& path : {of_run, of_run + "/" + part.folder(), folder, folder + kManifest})
+            check_owner(path);
         const Verified found = verify(folder);
         require(found.why.empty() && found.step == part.step, "%s: %s", folder.c_str(),
                 found.why.empty() ? "its manifest is of another step" : found.why.c_str());
-        for (FileRecord& record : manifest_records(folder))
+        for (FileRecord& record : manifest_records(folder)) {
             files.push_back({folder + "/" + record.name, std::move(record)});
+            check_owner(files.back().path);
+        }
     }
     return files;
 }
@@ -235,9 +251,10 @@ void bring(Ranks& ranks, const std::string& out_dir, const std::string& of_run, 
         ranks.world_size > 1 ? find_placement(ranks, out_dir, "auto") : Placement::all_shared(1);
     std::unique_ptr<CheckpointWriter> writer;
     on_first_rank(ranks, [&] { writer = std::make_unique<CheckpointWriter>(out_dir, part.step); });
+    const std::string name = ranks.broadcast(writer ? writer->name() : "");
     std::vector<FileRecord> written;
     share_errors(ranks, [&] {
-        const CheckpointPart here(out_dir, part.step);
+        const CheckpointPart here(out_dir, name);
         if (placement.is_sent(ranks.rank)) {
             PartSender sender(ranks, 0);
             for (const File& file : files) {

@@ -93,14 +93,19 @@ private:
     }
 
     // Removes the previous local checkpoint if it failed on any rank, else older ones. In the thread, because removing
-    // takes time, too.
+    // takes time, too. What cannot be removed is tried again before the next one.
     void clean() const {
         if (last_step_ < 0) return;
         if (!all_good_) {
-            std::filesystem::remove_all(checkpoint_path(place_.folder, last_step_));
+            std::error_code ignored;
+            std::filesystem::remove_all(checkpoint_path(place_.folder, last_step_), ignored);
             return;
         }
-        prune(place_.folder, kLocalKept, last_step_);
+        try {
+            remove_leftovers(place_.folder);
+            prune(place_.folder, kLocalKept, last_step_);
+        } catch (const Error&) {
+        }
         place_.remove_others();
     }
 };

@@ -15,11 +15,15 @@ when no step is in flight.
 */
 #pragma once
 #include <cstdint>
+#include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 #include "llmc/comm/ranks.h"               // Ranks, on_first_rank
-#include "llmc/io/checkpoint.h"            // checkpoint_path, mark_best, prune
+#include "llmc/data/utf8.h"                // printable
+#include "llmc/io/checkpoint.h"            // checkpoint_path, mark_best, prune, remove_leftovers
 #include "llmc/model/gpt.h"                // Gpt
 #include "llmc/train/checkpointing.h"      // RunState, ShardedState
 #include "llmc/train/local_checkpoints.h"  // open_local, forget_local
@@ -48,10 +52,10 @@ public:
     void look(const RunState& state, bool resumed, bool validates) {
         first_is_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state.step));
         if (!resumed || !first_is_saved_) return;
-        // Incomplete files of a run that was killed during a save: this run may end without another save.
-        remove_leftovers(flags_.out_dir);
-        best_is_unknown_ = find_best(state, validates);
-        prune(flags_.out_dir, flags_.keep, state.step);
+        // A run that was killed during a save has left incomplete files, and this one may end without another save.
+        int64_t best = -1;
+        best_is_unknown_ = find_best(state, validates, best);
+        say(tidy(state.step, best), state.step);
     }
 
     // `in_processes`: ranks are processes, possibly on hosts with separate disks.
@@ -69,38 +73,38 @@ public:
     // Whether the step is saved or being saved. The first step of a resumed run is saved already.
     bool is_saved(int64_t step) const { return (step == first_step_ && first_is_saved_) || has_begun(step); }
     bool has_begun(int64_t step) const { return step == begun_step_; }  // save() was last called for this step
-    bool is_failing() const { return is_saving_; }                      // an error came from the save itself
 
     void save(int64_t step, const SavedTexts& texts, bool and_wait) {
         finish();
-        is_saving_ = true;
-        saver_.begin(step, texts, [this, is_best = step == best_begun_](const SavedCheckpoint& saved) {
-            if (is_best) mark_best(flags_.out_dir, saved.step);
-            prune(flags_.out_dir, flags_.keep, saved.step);
+        attempt([&] {
+            saver_.begin(step, texts, [this, best = texts.best_step](const SavedCheckpoint& saved) {
+                untidy_ = tidy(saved.step, flags_.save_best ? best : -1);
+            });
         });
         begun_step_ = step;
-        is_saving_ = false;
         if (and_wait) finish();
     }
 
     // Marks the checkpoint of this step as the best. False: there is none yet; the next save() of the step marks it.
     bool keep_as_best(int64_t step) {
         finish();
-        best_begun_ = step;
         if (!is_saved(step)) return false;
-        on_first_rank(ranks_, [&] { mark_best(flags_.out_dir, step); });
+        on_first_rank(ranks_, [&] {
+            say({.link = why_not([&] { mark_best(flags_.out_dir, step); }), .files = {}, .log = {}}, step);
+        });
         return true;
     }
 
     void finish() {
         if (!saver_.is_under_way()) return;
-        is_saving_ = true;
-        const SavedCheckpoint saved = saver_.finish();
-        is_saving_ = false;
+        SavedCheckpoint saved;
+        attempt([&] { saved = saver_.finish(); });
         Supervised::say_saved();
         on_first_rank(ranks_, [&] {
             try {
                 log_.checkpoint(saved.step, saved.path, saved.ms);
+                if (!log_.is_in_place()) untidy_.log = log_.path() + " was renamed or removed, or its folder";
+                say(untidy_, saved.step);
             } catch (const Error&) {
                 if (!log_may_fail) throw;
             }
@@ -136,9 +140,7 @@ public:
         if (saver_.is_committing()) {
             if (count(Vote::committed) > 0) finish();
         } else if (saver_.is_under_way() && count(Vote::written) == ranks_.world_size) {
-            is_saving_ = true;
-            saver_.commit();
-            is_saving_ = false;
+            attempt([&] { saver_.commit(); });
         }
         if (local_.is_under_way() && count(Vote::local_over) == ranks_.world_size)
             local_.finish(count(Vote::local_failed) == 0);
@@ -151,20 +153,72 @@ private:
     int64_t first_step_ = 0;
     bool first_is_saved_ = false, best_is_unknown_ = false;
     int64_t begun_step_ = -1;  // the step of the last save()
-    int64_t best_begun_ = -1;  // the step of the last keep_as_best()
-    bool is_saving_ = false;
+    // What could not be done beside saving; "" where nothing is left to do.
+    struct Untidy {
+        std::string link, files, log;
+    } untidy_;  // after the last save; set by the thread that commits
+    bool warned_of_link_ = false, warned_of_files_ = false, warned_of_log_ = false;
     LocalSaver<Device, T> local_;
     Saver<Device, T> saver_;
 
+    // A save that fails is forgotten, so that it may be tried again.
+    template <class Work>
+    void attempt(Work&& work) {
+        try {
+            work();
+        } catch (const Error&) {
+            begun_step_ = -1;
+            throw;
+        }
+    }
+
+    // ---- housekeeping, on rank 0: never an Error, because the run's state is saved all the same
+
+    template <class Work>
+    static std::string why_not(Work&& work) {
+        try {
+            work();
+            return "";
+        } catch (const std::exception& error) {
+            return error.what();
+        }
+    }
+
+    // After a save of `step`. `best`: the step to mark as the best one, if its checkpoint is there; -1: none.
+    Untidy tidy(int64_t step, int64_t best) const {
+        const std::string& out = flags_.out_dir;
+        Untidy untidy;
+        std::error_code ignored;
+        if (best >= 0 && std::filesystem::exists(checkpoint_path(out, best), ignored))
+            untidy.link = why_not([&] { mark_best(out, best); });
+        untidy.files = why_not([&] { remove_leftovers(out); });
+        const std::string others = why_not([&] { prune(out, flags_.keep, step, best); });
+        if (untidy.files.empty()) untidy.files = others;
+        return untidy;
+    }
+
+    // Warns once of each kind.
+    void say(const Untidy& untidy, int64_t step) {
+        const auto warn = [&](bool& has_warned, const char* what, const std::string& why, const char* rest) {
+            if (why.empty() || std::exchange(has_warned, true)) return;
+            std::fprintf(stderr, "warning: %s; %s\n", printable(why).c_str(), rest);
+            log_.warning(step, what, why);
+        };
+        warn(warned_of_link_, "best", untidy.link,
+             "the best checkpoint is kept without a link; training goes on, and the next save tries again");
+        warn(warned_of_files_, "old checkpoints", untidy.files, "training goes on, and the next save tries again");
+        warn(warned_of_log_, "log", untidy.log,
+             "checkpoints go to the folder of that name, and the log stays with the other");
+    }
+
     // After a resume: makes the mark of the best checkpoint agree with the state, since the run may have been killed
     // between a save and its mark. If the checkpoint was validated only after it had been saved, it has the mark, but
-    // its state does not have the loss. Then returns true, unless a validation is due anyway.
-    bool find_best(const RunState& state, bool validates) const {
+    // its state does not have the loss. Then returns true, unless a validation is due anyway. `best`: the step to mark.
+    bool find_best(const RunState& state, bool validates, int64_t& best) const {
         if (!flags_.save_best) return false;
-        const int64_t marked = best_step(flags_.out_dir), best = state.best.step;
-        if (marked == state.step && best != marked) return !validates;
-        if (best >= 0 && std::filesystem::exists(checkpoint_path(flags_.out_dir, best)))
-            mark_best(flags_.out_dir, best);
+        const int64_t marked = best_step(flags_.out_dir);
+        if (marked == state.step && state.best.step != marked) return !validates;
+        best = state.best.step;
         return false;
     }
 };

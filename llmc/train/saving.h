@@ -65,11 +65,15 @@ public:
 
     void begin(int64_t step, const SavedTexts& texts, After after = {}) {
         ensure(!is_under_way());
+        reset();  // after a save that failed
         after_ = std::move(after);
         began_ = std::chrono::steady_clock::now();
         step_ = step;
         on_first_rank(ranks_, [&] { leader_.emplace(out_dir_, step); });
-        if (!leader_ && !placement_.is_sent(ranks_.rank)) follower_.emplace(out_dir_, step);
+        if (ranks_.world_size > 1) {
+            const std::string name = ranks_.broadcast(leader_ ? leader_->name() : "");
+            if (!leader_ && !placement_.is_sent(ranks_.rank)) follower_.emplace(out_dir_, name);
+        }
         snapshot_.take(texts);
         writing_ = std::async(std::launch::async, [this] { write(); });
     }
@@ -93,10 +97,7 @@ public:
         is_committing_ = false;
         SavedCheckpoint saved{step_, checkpoint_path(out_dir_, step_), 0};
         on_first_rank(ranks_, [&] { saved = committing_.get(); });
-        sent_.reset();
-        received_.clear();
-        leader_.reset();
-        follower_.reset();
+        reset();
         return saved;
     }
 
@@ -115,6 +116,13 @@ private:
     std::future<void> writing_;
     bool is_committing_ = false;               // on all ranks
     std::future<SavedCheckpoint> committing_;  // on rank 0
+
+    void reset() {
+        sent_.reset();
+        received_.clear();
+        leader_.reset();
+        follower_.reset();
+    }
 
     template <class Result>
     static bool is_ready(const std::future<Result>& future) {

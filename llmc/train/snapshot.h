@@ -22,13 +22,15 @@ writes it.
 
 struct SavedTexts {
     std::string tokenizer_json, chat_template, state_json, flags_json;
+    int64_t best_step = -1;  // the state's
 
     SavedTexts() = default;
     SavedTexts(const std::string& tokenizer_json, const std::string& chat_template, RunState state, RunFlags flags)
         : tokenizer_json(tokenizer_json),
           chat_template(chat_template),
           state_json(to_json(state.fields(), 2) + "\n"),
-          flags_json(to_json(flags.fields(), 2) + "\n") {}
+          flags_json(to_json(flags.fields(), 2) + "\n"),
+          best_step(state.best.step) {}
 };
 
 template <class Device, class T>

@@ -270,11 +270,13 @@ TEST_CASE("leftovers of a killed save are cleaned up", "[checkpoint]") {
     const ScratchFolder scratch;
     const std::string out = scratch / "run";
     const auto at = [&](int step, const std::string& suffix) { return checkpoint_path(out, step) + suffix; };
-    // Killed while writing step 30: nothing visible, removed by the next save.
+    // Killed while writing step 30: nothing visible, removed after the next save.
     save(out, 10);
     fs::rename(save(out, 30), at(30, ".tmp"));
     CHECK(find_checkpoint(out).step == 10);
     save(out, 20);
+    CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020", "step_00000030.tmp"});
+    remove_leftovers(out);
     CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020"});
 
     // Killed while step 20 was being replaced: first with both names there, then between the two renames.
@@ -293,7 +295,48 @@ TEST_CASE("leftovers of a killed save are cleaned up", "[checkpoint]") {
     fs::remove(at(20, "") + "/config.json");
     save(out, 20);
     CHECK(find_checkpoint(out).step == 20);
+    remove_leftovers(out);
     CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020"});
+}
+
+TEST_CASE("what is in the way of a save is left alone until the new checkpoint is there", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run", taken = checkpoint_path(out, 20) + ".tmp";
+    save(out, 10);
+    save(out, 20);
+    fs::copy(checkpoint_path(out, 10), taken);
+    fs::copy(checkpoint_path(out, 10), checkpoint_path(out, 20) + ".old");
+    {
+        CheckpointWriter checkpoint(out, 20);
+        CHECK(checkpoint.name() == "step_00000020.tmp.2");
+        CheckpointPart(out, checkpoint.name()).add_text("of_another_rank", "x");
+        CHECK(fs::exists(out + "/step_00000020.tmp.2/of_another_rank"));
+        CHECK(find_checkpoint(out).step == 20);
+    }
+    CHECK_FALSE(fs::exists(out + "/step_00000020.tmp.2"));
+    save(out, 20);
+    CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020", "step_00000020.old",
+                                                   "step_00000020.old.2", "step_00000020.tmp"});
+    CHECK(verify(taken).why == "");  // nobody has written there
+    CHECK(find_checkpoint(out).path == checkpoint_path(out, 20));
+    remove_leftovers(out);
+    CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020"});
+    for (const std::string name : {"step_00000020", "step_00000020.old", "step_00000020.tmp.x", "step_20.tmp", ".."})
+        CHECK(contains(error_of([&] { CheckpointPart(out, name); }), name + " is no name of a checkpoint"));
+}
+
+TEST_CASE("of a link that has the name of a checkpoint, only the link is removed", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run", other = scratch / "other";
+    for (const int step : {10, 20, 30}) save(out, step);
+    make_folders(other);
+    put_file(other + "/mine", "mine");
+    fs::create_directory_symlink(other, out + "/step_00000020.tmp");
+    fs::create_directory_symlink(other, out + "/step_00000005");
+    remove_leftovers(out);
+    prune(out, 1, 30);
+    CHECK(entries(out) == std::vector<std::string>{"step_00000030"});
+    CHECK(read_file(other + "/mine") == "mine");
 }
 
 TEST_CASE("prune keeps the newest, and the newest that verifies", "[checkpoint]") {
@@ -364,6 +407,7 @@ TEST_CASE("SIGKILL at any moment leaves the newest checkpoint whole", "[checkpoi
                 save(out, step, n);
                 *committed = step;
                 *num_saves = *num_saves + 1;
+                remove_leftovers(out);
                 prune(out, 2);
             }
         }

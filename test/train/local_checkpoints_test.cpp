@@ -5,6 +5,7 @@ a full disk. They resume from the newest complete checkpoint, with the bits of a
 #include "llmc/train/local_checkpoints.h"
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <algorithm>
 #include <functional>
 #include "test/train/host_runs.h"  // Hosts
@@ -126,6 +127,17 @@ TEST_CASE("a run goes on from the newest checkpoint that is complete, on the hos
     CHECK(contains(damaged, local + ": rank 1: local/"));
     CHECK(contains(damaged, " is damaged (its checksum differs)"));
     CHECK_FALSE(contains(damaged, "resume from run/" + step_folder("", run.local()).substr(1)));
+
+    // A part that is another user's, which only root can make.
+    if (geteuid() == 0) {
+        const std::string theirs = run.goes_on({"a", "b"}, [&] {
+            for (const fs::path& part : newest_parts(run.hosts.home("b")))
+                REQUIRE(chown((part / "manifest.json").c_str(), 65534, 65534) == 0);
+        });
+        CHECK(
+            contains(theirs, "/manifest.json belongs to another user (id 65534): give a --checkpoint-local in which"));
+        CHECK_FALSE(contains(theirs, "resume from run/" + step_folder("", run.local()).substr(1)));
+    }
 
     // A folder that was moved, or copied, may be another run's: it knows of none.
     const std::string moved = run.goes_on({"a", "b"}, [&] {

@@ -18,6 +18,7 @@ and doc/flags.md list the flags.
 #include "llmc/comm/tcp_ranks.h"      // TcpRanks
 #include "llmc/comm/topology.h"       // links_line, network_text
 #include "llmc/cpu/kernels.h"         // cpu_kernels
+#include "llmc/data/utf8.h"           // printable
 #include "llmc/train/backend.h"       // open_backend
 #include "llmc/train/backends.h"      // look_at_gpu
 #include "llmc/train/command.h"       // parse_command_line
@@ -28,7 +29,7 @@ and doc/flags.md list the flags.
 #include "llmc/train/results.h"       // append_result
 #include "llmc/train/session.h"       // Session
 #include "llmc/train/run_request.h"   // find_request
-#include "llmc/train/stop.h"          // catch_stop_signals, outlive_broken_pipes
+#include "llmc/train/stop.h"          // catch_stop_signals, outlive_broken_pipes, outlive_file_limits
 #include "llmc/train/supervise.h"     // supervise, Supervised
 #include "llmc/train/tokens.h"        // planned_vocab_size
 #include "llmc/train/world.h"         // in_world
@@ -51,7 +52,7 @@ void train(Session& session) {
         if (session.is_out_of_patience()) break;
         if (session.due(flags.eval_tasks_every)) session.score_tasks();
         if (session.due(flags.sample_every)) session.show_sample();
-        session.train_step();
+        if (!session.is_told_to_stop()) session.train_step();
     }
     session.finish();
 }
@@ -129,9 +130,14 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
     if (line.run.command == Command::chat) return backend->chat(world, request, line.run.tokenizer, line.chat);
     if (request.flags.dry_run) return print(backend->memory_table(world, request) + "\n");
     const RunFlags& flags = request.flags;
+    // Called when the run is over: what fails here must not hide how it ended.
     const auto note_result = [&](const Session& session, const std::string& status) {
-        if (!flags.results.empty() && world.is_first())
+        if (flags.results.empty() || !world.is_first()) return;
+        try {
             append_result(flags.results, flags, session.summary(seconds_since(began)), status);
+        } catch (const Error& error) {
+            std::fprintf(stderr, "warning: no row of this run: %s\n", printable(error.what()).c_str());
+        }
     };
     if (!flags.results.empty()) on_first_rank(world.ranks, [&] { check_results(flags.results); });
     const std::unique_ptr<Session> session = backend->open_session(world, request);
@@ -151,6 +157,7 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
 int main(int argc, char** argv) {
     open_standard_files();
     catch_cut_files();
+    outlive_file_limits();
     limit_omp_spin(argv);
     raise_file_limit();
     const auto began = std::chrono::steady_clock::now();
@@ -188,8 +195,9 @@ int main(int argc, char** argv) {
         } else if (command == Command::train && line.run.launch.supervise && !Supervised::now() && !wrong_flags) {
             exit_code = supervise(line.run, argv);
         } else {
-            catch_stop_signals();
             is_training = command == Command::train && !line.run.dry_run;
+            // What has nothing to save ends as any program does.
+            if (is_training || line.run.generates()) catch_stop_signals();
             if (is_training && line.run.launch.supervise) line.run.resume = "auto";
             if (is_training) outlive_broken_pipes();  // other commands end if their output is closed, as is usual
             in_world(line, wrong_flags, [&](World& world) {

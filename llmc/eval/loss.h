@@ -17,19 +17,21 @@ Every call uses the same batches.
 #include "llmc/base/exact_sum.h"  // ExactSum
 #include "llmc/comm/ranks.h"      // Ranks
 #include "llmc/data/loader.h"     // DataLoader
+#include "llmc/eval/batches.h"    // each_batch
 #include "llmc/model/gpt.h"       // Gpt
 
 struct Evaluation {
     double loss = NAN;
     double bits_per_byte = NAN;  // NaN without a tokenizer
+    bool is_stopped = false;     // ended early: there is no result
 };
 
 // Evaluates whole batches of B x T tokens, at most `tokens` in total but at least one batch; 0: the whole data set.
 // Collective: the ranks divide the batches, and all return the same result, with the bits of a single rank.
-// `token_bytes`: the length of each token's text, 0 for special tokens; empty if not known.
+// `token_bytes`: the length of each token's text, 0 for special tokens; empty if not known. `stop`: see batches.h.
 template <class Device, class Type>
 Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, int64_t B, int64_t T, int64_t tokens,
-                    const std::vector<int32_t>& token_bytes = {}) {
+                    const std::vector<int32_t>& token_bytes = {}, const StopAsked& stop = {}) {
     const int64_t all = data.num_windows() / B;
     const int64_t batches = std::max<int64_t>(1, tokens == 0 ? all : std::min(all, tokens / (B * T)));
     data.restore({});
@@ -40,22 +42,20 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
     typename Device::template ToDevice<int32_t> tokens_to_device(model.device, B * T),
         targets_to_device(model.device, B * T);
     std::vector<float> losses(token_bytes.empty() ? 0 : size_t(B * T));
-    const auto own_share = [&] {
-        for (int64_t i = ranks.rank; i < batches; i += ranks.world_size) {
-            const Batch& batch = data.next();
-            model.forward(tokens_to_device.send(batch.tokens.data(), B * T), B, T);
-            sums.loss.add(model.loss(targets_to_device.send(batch.targets.data(), B * T)));
-            for (const int32_t target : batch.targets) sums.targets += target >= 0;
-            if (token_bytes.empty()) continue;
-            copy_to_host(model.device, losses.data(), model.acts.losses, B * T);
-            for (size_t t = 0; t < losses.size(); t++) {
-                const int32_t target = batch.targets[t], bytes = target < 0 ? 0 : token_bytes[size_t(target)];
-                if (bytes > 0) sums.text_loss.add(losses[t]);
-                sums.bytes += bytes;
-            }
+    const bool is_complete = each_batch(ranks, batches, stop, [&](int64_t) {
+        const Batch& batch = data.next();
+        model.forward(tokens_to_device.send(batch.tokens.data(), B * T), B, T);
+        sums.loss.add(model.loss(targets_to_device.send(batch.targets.data(), B * T)));
+        for (const int32_t target : batch.targets) sums.targets += target >= 0;
+        if (token_bytes.empty()) return;
+        copy_to_host(model.device, losses.data(), model.acts.losses, B * T);
+        for (size_t t = 0; t < losses.size(); t++) {
+            const int32_t target = batch.targets[t], bytes = target < 0 ? 0 : token_bytes[size_t(target)];
+            if (bytes > 0) sums.text_loss.add(losses[t]);
+            sums.bytes += bytes;
         }
-    };
-    share_errors(ranks, own_share);  // an error in the data may be found by one rank only
+    });
+    if (!is_complete) return {.is_stopped = true};
     sums = ranks.joined_value(sums, "its sums of the loss", [](Sums all, const Sums& theirs) {
         all.loss.add(theirs.loss);
         all.text_loss.add(theirs.text_loss);

@@ -15,6 +15,7 @@ Each token depends on the T tokens before it. They are recomputed for every toke
 #include <vector>
 #include "llmc/base/bf16.h"          // to_float
 #include "llmc/base/rng.h"           // Rng
+#include "llmc/eval/batches.h"       // StopAsked
 #include "llmc/model/gpt.h"          // Gpt
 #include "llmc/model/gpt_decoder.h"  // GptDecoder
 
@@ -123,15 +124,15 @@ void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, i
     }
 }
 
-// Continues a prompt by config.num_tokens tokens and returns these.
+// Continues a prompt by config.num_tokens tokens and returns these; fewer if `stop` asks for that.
 template <class Device, class Type>
 std::vector<int32_t> sample(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, int64_t T,
-                            const SampleConfig& config, Context context, Rng& rng) {
+                            const SampleConfig& config, Context context, Rng& rng, const StopAsked& stop = {}) {
     std::vector<Rng> rngs = {rng};
     std::vector<int32_t> tokens;
     sample_each(model, prompt, T, model.shape.vocab_size, config, context, rngs, [&](size_t, int32_t token) {
         tokens.push_back(token);
-        return true;
+        return !(stop && stop());
     });
     rng = rngs[0];
     return tokens;

@@ -24,6 +24,7 @@ arXiv:2406.11794). Counts of examples are summed over ranks, so the result is th
 #include <vector>
 #include "llmc/base/bf16.h"         // to_float
 #include "llmc/comm/ranks.h"        // Ranks
+#include "llmc/eval/batches.h"      // each_batch
 #include "llmc/eval/task_file.h"    // TaskFile
 #include "llmc/eval/task_record.h"  // TaskRecord
 #include "llmc/model/gpt.h"         // Gpt
@@ -162,22 +163,27 @@ private:
 
 // The results of a file's tasks, in the file's order.
 struct TaskScores {
+    bool is_stopped = false;  // ended early: there is no result
     std::vector<TaskRecord> tasks;
     double score = 0;  // mean of the centered accuracies
 };
 
-// Collective: all ranks return the same result. The file must have passed check() for this model and T.
+// Collective: all ranks return the same result. The file must have passed check() for this model and T. `stop`: see
+// batches.h.
 template <class Device, class Type>
-TaskScores score_tasks(Gpt<Device, Type>& model, const TaskFile& file, Ranks& ranks, int64_t B, int64_t T) {
+TaskScores score_tasks(Gpt<Device, Type>& model, const TaskFile& file, Ranks& ranks, int64_t B, int64_t T,
+                       const StopAsked& stop = {}) {
     std::vector<int64_t> right(file.tasks().size());
     TaskScorer<Device, Type> scorer(model, B, T);
     const std::vector<TaskBatch> batches = task_batches(file, B, T);
-    for (size_t b = size_t(ranks.rank); b < batches.size(); b += size_t(ranks.world_size))
-        scorer.score(file, batches[b], [&](size_t e, const std::vector<RowScore>& rows) {
+    const bool is_complete = each_batch(ranks, int64_t(batches.size()), stop, [&](int64_t b) {
+        scorer.score(file, batches[size_t(b)], [&](size_t e, const std::vector<RowScore>& rows) {
             const TaskExample& example = file.examples()[e];
             const bool one = file.tasks()[size_t(example.task)].type == TaskType::language_modeling;
             right[size_t(example.task)] += one ? rows[0].matches : answer(rows) == example.gold;
         });
+    });
+    if (!is_complete) return {.is_stopped = true, .tasks = {}};
     std::string record(right.size() * sizeof(int64_t), '\0');
     std::memcpy(record.data(), right.data(), record.size());
     const std::string sums = ranks.ask_first(record, [&](const std::vector<std::string>& records) {

@@ -144,12 +144,20 @@ public:
 
     void validate() override {
         const bool is_best = evaluation_.validate();
+        hear_evaluation();
         if (is_best && flags_.save_best && !saving_.keep_as_best(state_.step)) save_state(!flags_.async_checkpoint);
     }
 
     bool is_out_of_patience() const override { return end_.is_out_of_patience() && under_way() == 0; }
-    void score_tasks() override { evaluation_.score_tasks(); }
-    void show_sample() override { evaluation_.show_sample(); }
+    bool is_told_to_stop() const override { return end_.stop_reason() != nullptr; }
+    void score_tasks() override {
+        if (is_told_to_stop()) return;
+        evaluation_.score_tasks();
+        hear_evaluation();
+    }
+    void show_sample() override {
+        if (!is_told_to_stop()) evaluation_.show_sample();
+    }
 
     void finish() override {
         if (flags_.trains()) {
@@ -167,6 +175,7 @@ public:
             if (flags_.trains()) show_sample();
         }
         saving_.finish();
+        if (flags_.trains() && is_told_to_stop() && world_.is_first()) say_how_to_continue();
         saving_.end_local();
         profiler_.finish();
         log_.end(state_.step, end_reason(), plans_made(device_), data_.mixture());
@@ -175,8 +184,8 @@ public:
 
     void save_before(const Error& error) override {
         const bool all_know = world_.is_alone() || dynamic_cast<const SharedError*>(&error);
-        if (flags_.evaluates() || !all_know || error.exit_code != kExitUsage || saving_.is_failing() ||
-            !is_between_steps_ || !stepper_->is_whole())
+        if (flags_.evaluates() || !all_know || error.exit_code != kExitUsage || !is_between_steps_ ||
+            !stepper_->is_whole())
             return;
         if (outer_ && state_.step != agreed_step_) return;  // the islands' weights differ between outer steps
         saving_.log_may_fail = true;
@@ -372,6 +381,11 @@ private:
         model_.set_windows(1);
     }
 
+    // An evaluation that a signal to some rank has ended is known to all ranks.
+    void hear_evaluation() {
+        if (evaluation_.is_stopped()) end_.hear(true, false);
+    }
+
     // Takes the result of the oldest step in flight. It arrives while the next step is being computed.
     void finish_step() {
         is_between_steps_ = false;
@@ -438,6 +452,14 @@ private:
     }
 
     // ---- saving
+
+    void say_how_to_continue() const {
+        const bool by_itself = flags_.resume == "auto" || flags_.resume == flags_.out_dir || flags_.launch.supervise;
+        std::printf(
+            "stopped by %s: step %lld is saved in %s; %s\n", end_.stop_reason(), static_cast<long long>(state_.step),
+            checkpoint_path(flags_.out_dir, state_.step).c_str(),
+            by_itself ? "the same command continues from there" : ("continue with --resume " + flags_.out_dir).c_str());
+    }
 
     void save_state(bool and_wait) { saving_.save(state_.step, saved_texts(), and_wait); }
 

@@ -39,7 +39,7 @@ std::string cell(std::string text) {
 
 }  // namespace
 
-void check_results(const std::string& path) {
+static void check_header(const std::string& path) {
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return;
     const std::string text = read_file(path);
@@ -50,8 +50,20 @@ void check_results(const std::string& path) {
         path.c_str());
 }
 
+// For appending; created if it does not exist.
+static int open_table(const std::string& path) {
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    require(fd >= 0, "--results: cannot open %s: %s", path.c_str(), reason_of(errno).c_str());
+    return fd;
+}
+
+void check_results(const std::string& path) {
+    check_header(path);
+    close(open_table(path));
+}
+
 void append_result(const std::string& path, const RunFlags& flags, const RunSummary& s, const std::string& status) {
-    check_results(path);
+    check_header(path);
     std::error_code ignored;
     const bool is_new = !std::filesystem::exists(path, ignored) || std::filesystem::file_size(path, ignored) == 0;
     const std::string line =
@@ -62,8 +74,7 @@ void append_result(const std::string& path, const RunFlags& flags, const RunSumm
                double(s.peak_bytes) / (1 << 20), 100 * s.mfu, cell(status).c_str(), cell(flags.out_dir).c_str(),
                cell(flags.description).c_str());
     // A single write, so that concurrent runs do not mix their lines.
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    require(fd >= 0, "--results: cannot open %s: %s", path.c_str(), reason_of(errno).c_str());
+    const int fd = open_table(path);
     const bool written = write(fd, line.data(), line.size()) == ssize_t(line.size()) && fsync(fd) == 0;
     const int error = errno;
     close(fd);

@@ -16,7 +16,7 @@ A file with a different first line is refused before the run begins.
 #include "llmc/train/run_flags.h"  // RunFlags
 #include "llmc/train/summary.h"    // RunSummary
 
-// Throws an Error if the file exists and is not such a table.
+// Before the run: creates the file if it does not exist. Throws an Error if it is not such a table or not writable.
 void check_results(const std::string& path);
 // Appends the line; to a new file the header first. Throws an Error if it cannot be written.
 void append_result(const std::string& path, const RunFlags& flags, const RunSummary& summary,

@@ -16,6 +16,7 @@ Calls do nothing if the run lacks what they need: validation data, tasks or a pr
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,13 +26,14 @@ Calls do nothing if the run lacks what they need: validation data, tasks or a pr
 #include "llmc/eval/loss.h"            // evaluate
 #include "llmc/eval/sample.h"          // sample
 #include "llmc/eval/tasks.h"           // score_tasks
-#include "llmc/io/checkpoint.h"        // best_step
+#include "llmc/io/checkpoint.h"        // best_step, checkpoint_path
 #include "llmc/model/gpt.h"            // Gpt
 #include "llmc/train/checkpointing.h"  // RunState, validation_key
 #include "llmc/train/log.h"            // RunLog
 #include "llmc/train/prepare.h"        // PreparedRun
 #include "llmc/train/run_balance.h"    // RunBalance
 #include "llmc/train/run_inputs.h"     // RunInputs
+#include "llmc/train/stop.h"           // stop_signal
 #include "llmc/train/summary.h"        // RunSummary
 #include "llmc/train/world.h"          // World
 
@@ -66,8 +68,10 @@ public:
     // Computes and logs the validation loss. True if it is the run's lowest so far.
     bool validate() {
         if (!data_.val) return false;
-        seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()), config_.step.T,
-                         flags_.val_tokens, data_.token_bytes);
+        const Evaluation seen = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()),
+                                         config_.step.T, flags_.val_tokens, data_.token_bytes, stop_asked());
+        if (note_stopped(seen.is_stopped)) return false;
+        seen_ = seen;
         // While steps are being skipped nothing is saved, so the weights cannot be kept as the best.
         const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
                    is_best = counts && state_.best.add(state_.step, seen_.loss);
@@ -76,6 +80,8 @@ public:
         return is_best;
     }
     bool has_validated(int64_t step) const { return seen_step_ == step; }
+    // A signal to any rank has ended a validation or the scoring of tasks. They have no result.
+    bool is_stopped() const { return is_stopped_; }
 
     // An error ends the command `eval`, but is only a warning in a training run.
     void score_tasks() {
@@ -99,7 +105,11 @@ public:
     void say_best(const std::string& end_reason) const {
         if (!tells_best() || !world_.is_first() || !state_.best.loss) return;
         const int64_t step = state_.best.step;
-        const std::string place = best_step(flags_.out_dir) != step ? "not kept" : "in " + flags_.out_dir + "/best";
+        const std::string folder = checkpoint_path(flags_.out_dir, step);
+        std::error_code ignored;
+        const std::string place = best_step(flags_.out_dir) == step          ? "in " + flags_.out_dir + "/best"
+                                  : std::filesystem::exists(folder, ignored) ? "in " + folder
+                                                                             : "not kept";
         std::printf("best validation loss: %.4f at step %lld, %s\n", *state_.best.loss, static_cast<long long>(step),
                     flags_.save_best ? place.c_str() : "not kept without --save-best");
         if (end_reason == "patience")
@@ -120,11 +130,21 @@ private:
     const RunBalance<Device, T>& balance_;
     RunState& state_;
     RunLog& log_;
-    Evaluation seen_;                                     // the last validation's result
-    int64_t seen_step_ = -1;                              // the step of that validation
+    Evaluation seen_;         // the last validation's result
+    int64_t seen_step_ = -1;  // the step of that validation
+    bool is_stopped_ = false;
     std::vector<std::pair<std::string, double>> scores_;  // of the last score()
 
     bool tells_best() const { return flags_.trains() && (flags_.save_best || flags_.patience > 0); }
+
+    // The signal is known to this rank only: each_batch() tells the others.
+    static StopAsked stop_asked() {
+        return [] { return stop_signal() != nullptr; };
+    }
+    bool note_stopped(bool is_stopped) {
+        is_stopped_ |= is_stopped;
+        return is_stopped;
+    }
 
     void score() {
         using Clock = std::chrono::steady_clock;
@@ -132,7 +152,8 @@ private:
         for (const TaskFile& file : data_.tasks) {
             const Clock::time_point began = Clock::now();
             const TaskScores scores =
-                ::score_tasks(model_, file, ranks_, least_batch_size(balance_.shares()), config_.step.T);
+                ::score_tasks(model_, file, ranks_, least_batch_size(balance_.shares()), config_.step.T, stop_asked());
+            if (note_stopped(scores.is_stopped)) return;
             const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began).count();
             log_.tasks(state_.step, file.path(), scores.tasks, scores.score, ms);
             for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
@@ -144,7 +165,8 @@ private:
         if (!world_.is_first()) return;
         Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // a resumed run draws the same sample
         const std::vector<int32_t> tokens =
-            sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::cached, rng);
+            sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::cached, rng, stop_asked());
+        if (stop_signal()) return;  // it is not complete
         log_.sample(state_.step, flags_.prompt, tokenizer_.tokenizer->decode(tokens));
     }
 

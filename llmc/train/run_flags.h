@@ -108,7 +108,7 @@ struct RunFlags {
         launch = {};
         virtual_ranks = 0;
         if (balance != "auto") balance = "equal";  // lists and logs are for a specific number of ranks
-        profile = "";
+        profile = results = "";  // a path to write to is not taken from a checkpoint, which may be a stranger's
     }
 
     // Checks for contradictions between flags; throws an Error.

@@ -41,6 +41,9 @@ public:
     virtual void validate() = 0;    // with --save-best also saves, if the loss is the lowest so far
     // Whether --patience validations in a row found no lower loss.
     virtual bool is_out_of_patience() const = 0;
+    // Whether a signal to any rank asks the run to end. It may have ended a validation or a scoring, so there must not
+    // be another step before done(): after a resume they are due again.
+    virtual bool is_told_to_stop() const = 0;
     virtual void score_tasks() = 0;
     virtual void show_sample() = 0;
 

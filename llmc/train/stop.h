@@ -1,8 +1,8 @@
 /*
 Signals that ask a run to end early: SIGTERM (a scheduler), SIGINT (Ctrl-C), SIGHUP (the terminal is closed; not under
 nohup), SIGUSR1 (a scheduler through mpirun or srun, which forward it to all ranks without ending them). The run
-finishes the current step and saves a checkpoint. A second signal ends the program at once. Also here: SIGPIPE, which
-must not end a run.
+finishes the current step, or leaves a validation, and saves a checkpoint. A second signal ends the program at once.
+Also here: SIGPIPE, which must not end a run, and SIGXFSZ.
 */
 #pragma once
 #include <csignal>
@@ -20,10 +20,10 @@ inline void catch_stop_signals() {
     sigaction(SIGUSR1, &action, nullptr);
     struct sigaction before = {};
     if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
-    // A file above the shell's limit (ulimit -f) must not kill the program silently: the write fails and names the
-    // file.
-    std::signal(SIGXFSZ, SIG_IGN);
 }
+
+// A file above the shell's limit (ulimit -f) must not kill the program silently: the write fails and names the file.
+inline void outlive_file_limits() { std::signal(SIGXFSZ, SIG_IGN); }
 
 // A training run continues when the reader of its standard output is gone (`| head -1`, a tee that died): log.jsonl is
 // the record. This takes a handler that does nothing, not SIG_IGN, which child processes would inherit.

@@ -15,23 +15,6 @@ FlagMap with(FlagMap flags, const FlagMap& more) {
 // All but how long it took.
 std::string without_time(const std::string& record) { return record.substr(0, record.find(",\"ms\"")); }
 
-// Three questions of four completions each, in llm.c's format.
-std::string questions() {
-    const int32_t header[] = {20240522, 1, 3, 46};
-    std::string bytes(1024, '\0');
-    std::memcpy(bytes.data(), header, sizeof header);
-    for (int q = 0; q < 3; q++) {
-        std::vector<uint16_t> numbers = {65535, 0, uint16_t(q), uint16_t(q), 4, 3, 5, 6, uint16_t(7 + q)};
-        for (const uint16_t length : {1, 2, 3, 1}) {
-            numbers.push_back(length);
-            for (uint16_t i = 0; i < length; i++) numbers.push_back(uint16_t(numbers.size() * 5 % 17));
-        }
-        numbers[1] = uint16_t(2 * numbers.size());
-        bytes.append(reinterpret_cast<const char*>(numbers.data()), 2 * numbers.size());
-    }
-    return bytes;
-}
-
 // The line of a summary, "" if it has none.
 std::string line_of(const std::string& text, const std::string& name) {
     const size_t begin = text.find("\n" + name + ":");

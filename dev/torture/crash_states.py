@@ -42,8 +42,8 @@ def read_trace(path):
 class Inode:
     """A file or folder: what is safe of its content, and of a file's bytes the changes since."""
 
-    def __init__(self, is_folder):
-        self.is_folder = is_folder
+    def __init__(self, is_folder, link=""):
+        self.is_folder, self.link = is_folder, link
         self.names, self.safe_names = {}, {}  # of a folder: name -> Inode, as programs see it and as is safe
         self.safe = b""
         self.pending = []  # of a file: (offset, bytes) of a write, (None, size) of a resize
@@ -79,6 +79,8 @@ class Disk:
         folder, name = self._place(call.path)
         if call.kind in ("create", "mkdir"):
             self._change([(folder, name, Inode(call.kind == "mkdir"))])
+        elif call.kind == "symlink":
+            self._change([(folder, name, Inode(False, call.other))])
         elif call.kind in ("unlink", "rmdir"):
             self._change([(folder, name, None)])
         elif call.kind == "rename":
@@ -132,6 +134,8 @@ class Disk:
                 if inode.is_folder:
                     (at / name).mkdir()
                     write(inode, at / name)
+                elif inode.link:
+                    (at / name).symlink_to(inode.link)
                 else:
                     (at / name).write_bytes(inode.content(choose))
 
@@ -183,7 +187,7 @@ def states_at(bench, disk):
 
 def replay(bench):
     """Cases: states of one whole run, from its first call to its last in a random order of the calls."""
-    for config in ("adamw", "waits", "ranks", "muon"):
+    for config in ("adamw", "waits", "ranks", "muon", "best"):
         out = bench.fresh("traced")
         trace = bench.scratch / f"{out.name}.trace"
         first = bench.run(bench.flags(out, config), torture={"DIR": out, "TRACE": trace})

@@ -2,7 +2,7 @@
 
 import re
 
-from harness import CONFIGS, Case, checkpoints, steps_of
+from harness import CONFIGS, Case, checkpoints, difference_of_ends, steps_of
 
 # What a user can do something about is exit code 2; a failed disk must not look like our bug (1) or a crash.
 REFUSED = 2
@@ -22,8 +22,41 @@ def of_disks(bench):
                 wrong = f"exit code {finished.code}: {finished.last_words()}"
             elif finished.code == REFUSED and not re.search(r"error: .*(Input/output error|No space left)", finished.err):
                 wrong = f"no reason given: {finished.last_words()}"
+            elif what == "eio":  # one call failed and all later ones work, so the newest step can be saved
+                wrong = lost_steps(out)
             yield Case(wrong or bench.wrong_end(out, config), f"configuration {config}, TORTURE_AT={n} TORTURE_DO={what}")
             bench.remove(out)
+
+
+def of_housekeeping(bench):
+    """From some call on nothing old can be removed, or no link can be made, and that stays so: the run says it once of
+    each kind and ends with its last step saved, so does its resume, and once it can be it is cleaned up."""
+    calls = {config: bench.count_calls(config) for config in CONFIGS}
+    while True:
+        what = bench.random.choice(("eacces", "enotempty", "eperm"))
+        config = "best" if what == "eperm" else bench.random.choice(list(CONFIGS))
+        out, at = bench.fresh(), bench.random.randrange(1, calls[config])
+        wrong = ""
+        for changes, first in (({}, at), ({"resume": "auto"}, 1)):
+            finished = bench.run(
+                bench.flags(out, config, **changes), torture={"DIR": out, "AT": first, "DO": what}
+            )
+            warnings = [line for line in finished.err.splitlines() if line.startswith("warning: cannot ")]
+            if finished.code != 0:
+                wrong = wrong or f"exit code {finished.code}: {finished.last_words()}"
+            elif len(warnings) > 2 or len(warnings) < len(finished.err.splitlines()):
+                wrong = wrong or f"more was said: {finished.err}"
+            else:
+                wrong = wrong or difference_of_ends(out, bench.straight(config))
+        yield Case(wrong or bench.wrong_end(out, config), f"configuration {config}, TORTURE_AT={at} TORTURE_DO={what}")
+        bench.remove(out)
+
+
+def lost_steps(out):
+    """"" unless the log has a step that is newer than every checkpoint."""
+    newest = max(steps_of(out), default=0)
+    saved = checkpoints(out) if out.exists() else []
+    return f"step {newest} is lost: there are the checkpoints {saved}" if max(saved, default=0) < newest else ""
 
 
 def of_logs(bench):
@@ -37,8 +70,8 @@ def of_logs(bench):
         wrong = ""
         if finished.code != REFUSED or "error: cannot write" not in finished.err or "warning" in finished.err:
             wrong = f"exit code {finished.code}: {finished.err}"
-        elif max(checkpoints(out), default=0) < max(steps_of(out), default=0):
-            wrong = f"step {max(steps_of(out))} is lost: there are the checkpoints {checkpoints(out)}"
+        else:
+            wrong = lost_steps(out)
         yield Case(wrong or bench.wrong_end(out, config), f"configuration {config}, TORTURE_AT={at} of log.jsonl")
         bench.remove(out)
 

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,7 @@ CONFIGS = {
     "ranks": {"virtual-ranks": 2, "total-batch-size": 128},
     "four_ranks": {"virtual-ranks": 4, "total-batch-size": 256, "optimizer": "muon", "muon-learning-rate": 0.02},
     "nanochat": {"architecture": "nanochat", "optimizer": "muon", "recipe": "gpt2"},
+    "best": {"save-best": True, "keep": 1, "val-every": 2, "learning-rate": 0.05, "lr-schedule": "constant"},
 }
 
 
@@ -155,6 +157,15 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+LEFTOVER = re.compile(r"\.(tmp|old)(\.\d+)?$")
+
+
+def best_of(out):
+    """Where the link to the best checkpoint leads; "" without one."""
+    link = pathlib.Path(out) / "best"
+    return os.readlink(link) if link.is_symlink() else ""
+
+
 def checkpoints(out):
     """Steps with a folder that is a checkpoint by its name."""
     return sorted(int(path.name[5:]) for path in pathlib.Path(out).glob("step_*") if path.name[5:].isdigit())
@@ -162,8 +173,8 @@ def checkpoints(out):
 
 def steps_of(out):
     """step -> (loss, norm) of log.jsonl; a step made again counts as it was last. Cut lines are passed over."""
-    steps = {}
-    for line in (pathlib.Path(out) / "log.jsonl").read_text(errors="replace").splitlines():
+    steps, log = {}, pathlib.Path(out) / "log.jsonl"
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
         try:
             record = json.loads(line)
         except ValueError:
@@ -179,6 +190,16 @@ def difference(out, other):
     Steps that are missing in the log are none: its end is written when the system likes, and a crash may take it.
     """
     out, other = pathlib.Path(out), pathlib.Path(other)
+    left = [path.name for path in out.iterdir() if LEFTOVER.search(path.name)]
+    if left:
+        return f"left behind: {left}"
+    if best_of(out) != best_of(other):
+        return f"the best checkpoint is {best_of(out)} and not {best_of(other)}"
+    return difference_of_ends(out, other)
+
+
+def difference_of_ends(out, other):
+    """The same of a run that could not clean up: there may be more in its folder."""
     last = checkpoints(other)[-1]
     if checkpoints(out)[-1:] != [last]:
         return f"the last checkpoint is {checkpoints(out)[-1:]} and not {last}"
@@ -188,9 +209,6 @@ def difference(out, other):
     for name in os.listdir(b):
         if name.endswith((".safetensors", "tokenizer.json")) and (a / name).read_bytes() != (b / name).read_bytes():
             return f"{a.name}/{name} differs"
-    left = [path.name for path in out.iterdir() if path.name.endswith((".tmp", ".old"))]
-    if left:
-        return f"left behind: {left}"
     want = steps_of(other)
     wrong = [step for step, values in steps_of(out).items() if values != want.get(step)]
     return f"the log's step {wrong[0]} has another loss or norm" if wrong else ""

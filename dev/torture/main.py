@@ -45,6 +45,7 @@ PARTS = (
     ("files", "a file of a checkpoint cut, swapped, replaced, removed", 20, 1000, damage.files),
     ("log", "the log damaged", 5, 200, damage.log),
     ("disks", "a disk that fails, is full, or writes less than asked", 30, 1000, faults.of_disks),
+    ("stuck", "nothing old can be removed, or no link made, for good", 12, 300, faults.of_housekeeping),
     ("log_disk", "log.jsonl, and nothing else, cannot be written", 5, 200, faults.of_logs),
     ("clocks", "a clock that jumps, a slow disk", 5, 100, faults.of_clocks),
     ("deaths", "one of two or four ranks killed", 0, 100, peers.deaths),

@@ -123,9 +123,15 @@ public:
         if (is_it_ && all.what == "enospc") disk_is_full = true;
     }
     // errno if it fails
-    int fault() const {
+    int fault(const std::string& kind = "", const std::string& to = "") const {
         if (disk_is_full) return ENOSPC;
-        return is_it_ && settings().what == "eio" ? EIO : 0;
+        const Settings& all = settings();
+        if (is_it_ && all.what == "eio") return EIO;
+        if (!all.at || calls < all.at) return 0;
+        const bool removes = kind == "unlink" || kind == "rmdir" || to.find(".tmp") != std::string::npos;
+        if (all.what == "eacces" && removes && kind != "symlink") return EACCES;
+        if (all.what == "enotempty" && kind == "rmdir") return ENOTEMPTY;
+        return all.what == "eperm" && kind == "symlink" ? EPERM : 0;
     }
     bool is_halved() const { return is_it_ && (settings().what == "inside" || settings().what == "short"); }
     void halved() const {
@@ -195,7 +201,7 @@ template <class Call>
 int changed(const char* kind, const std::string& path, const std::string& other, long number, Call&& call) {
     if (!is_ours(path)) return call();
     const Point point;
-    if (const int error = point.fault()) return failed(error);
+    if (const int error = point.fault(kind, other)) return failed(error);
     const int result = call();
     if (result == 0) point.done(kind, path, other, number);
     point.over();
@@ -254,6 +260,9 @@ int ftruncate64(int fd, off64_t size) {
 int rename(const char* from, const char* to) {
     return changed("rename", absolute(AT_FDCWD, from), absolute(AT_FDCWD, to), 0,
                    [&] { return REAL(rename)(from, to); });
+}
+int symlink(const char* target, const char* path) {
+    return changed("symlink", absolute(AT_FDCWD, path), target, 0, [&] { return REAL(symlink)(target, path); });
 }
 int mkdir(const char* path, mode_t mode) {
     return changed("mkdir", absolute(AT_FDCWD, path), "", 0, [&] { return REAL(mkdir)(path, mode); });

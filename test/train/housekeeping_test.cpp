@@ -23,12 +23,17 @@ struct Shim {
     }
 };
 
+const Shim& the_shim() {
+    static const Shim shim;  // compiled once
+    return shim;
+}
+
 int warnings_in(const Finished& done) { return count(done.err, "warning: "); }
 
 }  // namespace
 
 TEST_CASE("what cannot be removed and links that cannot be made cost a warning, and no checkpoint", "[housekeeping]") {
-    const Shim shim;
+    const Shim& shim = the_shim();
     const TinyRuns& runs = shim.runs;
     const FlagMap flags = {{"checkpoint-every", "4"}, {"keep", "1"}, {"val-every", "4"}, {"save-best", "true"}};
     must_succeed(runs.train("straight", flags));
@@ -79,7 +84,7 @@ TEST_CASE("what cannot be removed and links that cannot be made cost a warning, 
 }
 
 TEST_CASE("a save that fails once is tried again before the run ends", "[housekeeping]") {
-    const Shim shim;
+    const Shim& shim = the_shim();
     const TinyRuns& runs = shim.runs;
     // In the background and not; the first save begins at the 8th step. Which call of a save fails differs.
     for (const std::string async : {"true", "false"})
@@ -99,7 +104,7 @@ TEST_CASE("a save that fails once is tried again before the run ends", "[houseke
 }
 
 TEST_CASE("--results is opened before the run, and never hides how the run ended", "[housekeeping]") {
-    const Shim shim;
+    const Shim& shim = the_shim();
     const TinyRuns& runs = shim.runs;
     const std::string table = runs.path("results.tsv");
     const Finished at_once = runs.train("none", {{"results", runs.path("nowhere/results.tsv")}});

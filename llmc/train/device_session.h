@@ -196,7 +196,8 @@ public:
                 save_state(true);
         } catch (const Error& other) {
             if (other.exit_code == kExitRank) throw;
-            if (world_.is_first())
+            // The second try of a save may fail as the first one, which is told anyway.
+            if (world_.is_first() && std::string(other.what()) != error.what())
                 std::fprintf(stderr, "warning: no checkpoint of step %lld: %s\n", static_cast<long long>(state_.step),
                              printable(other.what()).c_str());
         }

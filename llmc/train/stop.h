@@ -1,20 +1,35 @@
 /*
 Signals that ask a run to end early: SIGTERM (a scheduler), SIGINT (Ctrl-C), SIGHUP (the terminal is closed; not under
 nohup), SIGUSR1 (a scheduler through mpirun or srun, which forward it to all ranks without ending them). The run
-finishes the current step, or leaves a validation, and saves a checkpoint. A second signal ends the program at once.
-Also here: SIGPIPE, which must not end a run, and SIGXFSZ.
+finishes the current step, or leaves a validation, and saves a checkpoint. A second signal ends the program at once,
+unless it comes with the first. Also here: SIGPIPE, which must not end a run, and SIGXFSZ.
 */
 #pragma once
 #include <csignal>
+#include <ctime>
 
 namespace stop_detail {
 inline volatile std::sig_atomic_t received = 0;
+inline timespec first = {};
+constexpr double kOneRequestS = 0.2;  // coreutils' timeout and some launchers send each signal twice
+
+inline void receive(int number) {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!received) {
+        received = number;
+        first = now;
+    } else if (double(now.tv_sec - first.tv_sec) + double(now.tv_nsec - first.tv_nsec) * 1e-9 > kOneRequestS) {
+        std::signal(number, SIG_DFL);
+        raise(number);  // once this handler has returned
+    }
 }
+}  // namespace stop_detail
 
 inline void catch_stop_signals() {
     struct sigaction action = {};
-    action.sa_handler = [](int number) { stop_detail::received = number; };
-    action.sa_flags = int(SA_RESETHAND);
+    action.sa_handler = stop_detail::receive;
+    sigfillset(&action.sa_mask);
     sigaction(SIGTERM, &action, nullptr);
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGUSR1, &action, nullptr);

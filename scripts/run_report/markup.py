@@ -8,7 +8,7 @@ import html
 
 
 class Markup(str):
-    """HTML already. Made of literals only: never Markup(f"...")."""
+    """HTML already. Made of literals only, never of an f-string."""
 
 
 def escaped(value):

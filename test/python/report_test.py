@@ -127,6 +127,10 @@ class Report(unittest.TestCase):
             except Exception as error:
                 raise AssertionError(f"{path}: {error!r}") from error
 
+    def test_markup_is_made_of_literals(self):
+        for path in (ROOT / "scripts/run_report").glob("*.py"):
+            self.assertNotRegex(path.read_text(encoding="utf-8"), "Markup\\(f[\"']|\\bf[\"'] *<", path.name)
+
     def test_facts_have_units(self):
         text = self.pages(LOG)[0]
         for part in ("25.28 GB", "355.1 GFLOP/s"):

@@ -72,6 +72,7 @@ std::string with_installed_names(const std::string& text) {
     for (size_t at = 0, end; at < text.size(); at = end) {
         end = at + 1;
         while (is_of_name(text[at]) && end < text.size() && is_of_name(text[end])) end++;
+        while (end > at + 1 && text[end - 1] == '.') end--;  // of a sentence
         std::string word = text.substr(at, end - at);
         std::error_code ignored;
         if (word == "data/tokenize")

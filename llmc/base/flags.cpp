@@ -3,13 +3,13 @@
 #include "llmc/base/flags.h"
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <set>
-#include "llmc/base/check.h"   // require, ensure
-#include "llmc/base/file.h"    // read_file
-#include "llmc/base/script.h"  // with_installed_names
+#include "llmc/base/check.h"        // require, ensure
+#include "llmc/base/file.h"         // read_file
+#include "llmc/base/number_text.h"  // number_from_chars
+#include "llmc/base/script.h"       // with_installed_names
 
 template <class T>
 static constexpr bool is_bool = std::is_same_v<T, bool>;
@@ -75,7 +75,7 @@ void set_field(const Field& field, const std::string& text, const std::string& w
                     return;
                 }
                 const char* const end = text.data() + text.size();
-                const auto [stop, error] = std::from_chars(text.data(), end, number);
+                const auto [stop, error] = number_from_chars(text.data(), end, number);
                 const bool fits = error != std::errc::result_out_of_range;
                 check(fits,
                       std::is_same_v<Number, double> ? "; it does not fit a double" : "; it does not fit the type");

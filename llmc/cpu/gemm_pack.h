@@ -24,6 +24,8 @@ struct Strided {
     Strided at(int64_t i, int64_t j) const { return {data + i * row + j * col, row, col}; }
     Strided transposed() const { return {data, col, row}; }
 };
+template <class T>
+Strided(const T*, int64_t, int64_t) -> Strided<T>;  // clang before 17 deduces none for an aggregate
 
 // The number of micro-panels of B (K, N).
 inline int64_t num_panels(int64_t N) { return (N + kNR - 1) / kNR; }

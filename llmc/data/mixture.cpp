@@ -6,7 +6,8 @@
 #include <numeric>
 #include <optional>
 #include <utility>
-#include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/check.h"        // require, ensure
+#include "llmc/base/number_text.h"  // number_from_chars
 
 namespace {
 
@@ -16,7 +17,7 @@ constexpr int64_t kOneRow = int64_t(1) << 32;
 std::optional<double> number_of(const std::string& text) {
     double value = 0;
     const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    const auto [stop, error] = number_from_chars(text.data(), end, value);
     if (text.empty() || stop != end || error == std::errc::invalid_argument) return {};
     return error == std::errc() ? value : HUGE_VAL;
 }

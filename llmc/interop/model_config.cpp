@@ -196,7 +196,8 @@ public:
                                                           "use_return_dict",
                                                           "reorder_and_upcast_attn"};
         for (const auto& [name, value] : json_.items()) {
-            const bool known = std::any_of(read.begin(), read.end(), [&](const char* one) { return name == one; });
+            const bool known =
+                std::any_of(read.begin(), read.end(), [&name = name](const char* one) { return name == one; });
             require(known || kOfNoMatter.count(name) || name.starts_with("_") || name.starts_with("transformers."),
                     "%s: \"%s\": %s: a field that Anvil does not know and that may change what the model computes; "
                     "remove it if it does not",

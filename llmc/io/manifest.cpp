@@ -163,7 +163,7 @@ std::string Verification::why_damaged(int share, int shares) const {
 
 std::string Verification::why_differs(const Part& part, const MappedFile& file) const {
     const auto& [name, records] = files_[part.file];
-    const auto damaged = [&](const std::string& tensor) {
+    const auto damaged = [&name = name](const std::string& tensor) {
         return name + (tensor == kHeaderRecord ? ": its header" : ": tensor " + tensor) +
                " is damaged (its checksum differs)";
     };

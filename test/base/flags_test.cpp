@@ -1,8 +1,11 @@
 // Flags, config files, and the texts made from the same list of fields.
 #include <cfloat>
+#include <charconv>
+#include <cstring>
 #include <utility>
 #include "llmc/base/flags.h"
 #include "llmc/base/file.h"           // write_file_atomically, read_file
+#include "llmc/base/number_text.h"    // number_from_chars
 #include "llmc/model/architecture.h"  // ArchitectureFields
 #include "llmc/train/command.h"       // parse_command_line
 #include "test/program.h"             // program, run
@@ -340,4 +343,32 @@ TEST_CASE("doc/flags.md is what the program says of itself", "[flags]") {
     must_succeed(said);
     INFO("if they differ: make && ./train_gpt --help-markdown >doc/flags.md");
     CHECK((said.out == read_file("doc/flags.md")));
+}
+
+// Only libstdc++ and the newest libc++ have std::from_chars for doubles.
+TEST_CASE("number_from_chars reads doubles as std::from_chars does", "[flags]") {
+    for (const std::string text : {"0",      "-0",
+                                   "1.5",    "1,5",
+                                   "3e-4",   "-.5e+2x",
+                                   "1e400",  "-1e400",
+                                   "1e-400", "5e-324",
+                                   "1e-310", "2.2250738585072011e-308",
+                                   "0.1",    "9007199254740993",
+                                   "0x10",   "0X1p3",
+                                   "",       " 1",
+                                   "\t1",    "+1",
+                                   "-",      "e5",
+                                   ".",      "1e",
+                                   "1e+",    "inf",
+                                   "-nan",   "infinity",
+                                   "nan",    "x",
+                                   "1 ",     "12345678901234567890"}) {
+        double read = 7, expected = 7;
+        const char *const begin = text.data(), *const end = begin + text.size();
+        const auto found = number_from_chars(begin, end, read), right = std::from_chars(begin, end, expected);
+        INFO(text);
+        CHECK(found.ec == right.ec);
+        CHECK(found.ptr - begin == right.ptr - begin);
+        CHECK(std::memcmp(&read, &expected, sizeof read) == 0);
+    }
 }

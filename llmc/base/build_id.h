@@ -4,7 +4,12 @@ is `git describe --always --dirty`, a release's file BUILD_ID, or "unknown". The
 alone, so a new commit recompiles one tiny object.
 */
 #pragma once
+#include <string>
 #include "llmc/base/processor.h"  // CpuLevel
+
+#ifndef ANVIL_CUDA_MAJOR  // the Makefile defines it for all files of a CUDA build
+#define ANVIL_CUDA_MAJOR 13
+#endif
 
 const char* anvil_version();  // 0.1.0
 const char* build_id();       // 08490cb-dirty
@@ -13,3 +18,7 @@ const char* build_id();       // 08490cb-dirty
 const char* build_libraries();
 // The least level of a processor that can run the program.
 CpuLevel build_level();
+// pip's name of one of NVIDIA's libraries (cublas, cudnn, nccl) for the CUDA of this build, or for CUDA `major`.
+inline std::string nvidia_package(const std::string& library, int major = ANVIL_CUDA_MAJOR) {
+    return "nvidia-" + library + (library == "cublas" && major > 12 ? "" : "-cu" + std::to_string(major));
+}

@@ -20,11 +20,11 @@ inline std::string library_text(const char* name, size_t built, size_t loaded) {
 
 // Throws an Error (exit code 2) if the major versions of `loaded` and `built` differ. `package`: the library's name in
 // pip.
-inline void check_library_version(const char* name, size_t built, size_t loaded, const char* package) {
+inline void check_library_version(const char* name, size_t built, size_t loaded, const std::string& package) {
     const size_t major = built / 10000;
     require(loaded / 10000 == major,
             "%s %s is loaded, and this program was built for %s: pip install '%s>=%zu.%zu,<%zu', put that first in "
             "LD_LIBRARY_PATH, or build again with the library that is there",
-            name, library_version_text(loaded).c_str(), library_version_text(built).c_str(), package, major,
+            name, library_version_text(loaded).c_str(), library_version_text(built).c_str(), package.c_str(), major,
             built % 10000 / 100, major + 1);
 }

@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include "llmc/base/build_id.h"         // nvidia_package
 #include "llmc/base/library_version.h"  // check_library_version
 #include "llmc/base/memory.h"           // Arena
 #include "llmc/comm/cuda_comm.h"        // CudaComm
@@ -53,7 +54,7 @@ std::string text_of(ncclResult_t status, const char* call, ncclComm_t comm) {
 void check_version() {
     int loaded = 0;
     ncclGetVersion(&loaded);
-    check_library_version("NCCL", NCCL_VERSION_CODE, size_t(loaded), "nvidia-nccl-cu13");
+    check_library_version("NCCL", NCCL_VERSION_CODE, size_t(loaded), nvidia_package("nccl"));
 }
 
 // Owns a communicator. Only one thread at a time may use it, so every call is made under mutex_. Every call may wait

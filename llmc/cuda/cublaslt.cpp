@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 #include <vector>
+#include "llmc/base/build_id.h"         // nvidia_package
 #include "llmc/base/bf16.h"             // to_bf16
 #include "llmc/base/fp8.h"              // to_fp8
 #include "llmc/base/library_version.h"  // check_library_version, library_text
@@ -375,7 +376,7 @@ struct CublasLt::Library {
 };
 
 CublasLt::CublasLt(Cuda& cuda, const std::string& tune_path) : library_(std::make_unique<Library>()) {
-    check_library_version("cuBLASLt", CUBLAS_VERSION, cublasLtGetVersion(), "nvidia-cublas");
+    check_library_version("cuBLASLt", CUBLAS_VERSION, cublasLtGetVersion(), nvidia_package("cublas"));
     check(cublasLtCreate(&library_->handle), "starting", cuda.name);
     const char* variable = std::getenv("ANVIL_MATMUL_CACHE");
     const std::string path = !tune_path.empty() ? tune_path : variable ? variable : "";

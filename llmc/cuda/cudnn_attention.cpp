@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include "llmc/base/build_id.h"         // nvidia_package
 #include "llmc/base/check.h"            // require, ensure, format
 #include "llmc/base/library_version.h"  // check_library_version, library_text
 #include "llmc/cuda/attention_graph.h"  // build_attention_forward
@@ -441,7 +442,7 @@ struct CudnnAttention::Library {
 
 CudnnAttention::CudnnAttention(Cuda& cuda, bool deterministic)
     : library_(new Library{.target = {cuda.compute_capability, deterministic}, .stream = cuda.stream, .plans = {}}) {
-    check_library_version("cuDNN", CUDNN_VERSION, cudnnGetVersion(), "nvidia-cudnn-cu13");
+    check_library_version("cuDNN", CUDNN_VERSION, cudnnGetVersion(), nvidia_package("cudnn"));
 }
 
 CudnnAttention::~CudnnAttention() = default;

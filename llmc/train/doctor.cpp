@@ -21,7 +21,7 @@
 #include <set>
 #include <sstream>
 #include <thread>
-#include "llmc/base/build_id.h"      // build_id, build_libraries
+#include "llmc/base/build_id.h"      // build_id, build_libraries, nvidia_package
 #include "llmc/base/check.h"         // Error, format
 #include "llmc/base/file.h"          // reason_of
 #include "llmc/base/memory.h"        // kAlignment
@@ -159,11 +159,12 @@ std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_bui
             findings.push_back(fail(name, dlerror(), "install it where it was, or build again (`make info`)"));
     }
     if (cuda_build && !built_in.count("cuDNN"))
-        findings.push_back(warn("cuDNN", "not in this build: attention is our own",
-                                "cuDNN's is expected to be faster on Hopper: pip install nvidia-cudnn-cu13, make"));
+        findings.push_back(
+            warn("cuDNN", "not in this build: attention is our own",
+                 "cuDNN's is expected to be faster on Hopper: pip install " + nvidia_package("cudnn") + ", make"));
     if (cuda_build && !built_in.count("NCCL"))
         findings.push_back(warn("NCCL", "not in this build: several GPUs cannot train together",
-                                "for more than one GPU: pip install nvidia-nccl-cu13, make"));
+                                "for more than one GPU: pip install " + nvidia_package("nccl") + ", make"));
     if (!built_in.count("MPI")) findings.push_back(ok("MPI", "not in this build: ranks meet by --master"));
     return findings;
 }

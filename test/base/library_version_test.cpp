@@ -1,5 +1,6 @@
 // The versions of libraries with which a program may run.
 #include "llmc/base/library_version.h"
+#include "llmc/base/build_id.h"  // nvidia_package
 #include "test/testing.h"
 
 TEST_CASE("a library is of the major version of its header", "[library_version]") {
@@ -13,6 +14,11 @@ TEST_CASE("a library is of the major version of its header", "[library_version]"
           "there");
     CHECK(error(91900, 100000) != "");
     CHECK(error(130000, 120900) != "");
+}
+
+TEST_CASE("packages of NVIDIA's libraries are those of the CUDA in use", "[library_version]") {
+    CHECK(nvidia_package("cudnn", 12) + " " + nvidia_package("cublas", 12) == "nvidia-cudnn-cu12 nvidia-cublas-cu12");
+    CHECK(nvidia_package("nccl", 13) + " " + nvidia_package("cublas", 13) == "nvidia-nccl-cu13 nvidia-cublas");
 }
 
 TEST_CASE("a library that is older than its header is said to be", "[library_version]") {

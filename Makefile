@@ -51,6 +51,7 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
   lint format info help install uninstall clean headers FORCE
 
 all: $(LONGEST) $(PROGRAMS) ## build what this machine can (the default)
+	$(if $(PASSED_OVER),@echo 'note: passed over: $(PASSED_OVER)')
 
 $(BIN)train_gpt: $(O)/train_gpt.cu.o $(ENGINE)
 $(BIN)data/tokenize: $(O)/data/tokenize.cpp.o $(ENGINE)

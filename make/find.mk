@@ -3,8 +3,12 @@
 # $(call dir_with,FILE PATTERN,FOLDERS): the first of FOLDERS that contains FILE
 dir_with = $(firstword $(foreach d,$(2),$(if $(wildcard $(d)/$(1)),$(d))))
 
+# Compilers translate what they say, and g++ wraps it to the width of the terminal. What is read here must not depend on the user.
+ASK          := LC_ALL=C COLUMNS=80
+# Why the compiler cannot be used, if it is too old.
+CXX_REFUSED  := $(shell $(ASK) CXX='$(CXX)' scripts/setup.sh --compiler 2>&1)
 INCLUDE_DIRS := $(wildcard $(DEPS_DIR)/include) \
-  $(shell $(CXX) -E -v -x c++ /dev/null 2>&1 >/dev/null | sed -n '/^.include </,/^End/s/^ //p')
+  $(shell $(ASK) $(CXX) -E -v -x c++ /dev/null 2>&1 >/dev/null | sed -n '/^.include </,/^End/s/^ //p')
 CLI11_DIR   := $(call dir_with,CLI/CLI.hpp,$(INCLUDE_DIRS))
 JSON_DIR    := $(call dir_with,nlohmann/json.hpp,$(INCLUDE_DIRS))
 XXHASH_DIR  := $(call dir_with,xxhash.h,$(INCLUDE_DIRS))
@@ -24,25 +28,69 @@ CUDA_DIRS := $(CUDA_HOME) $(CUDA_PATH) $(NVCC_PATH:%/bin/nvcc=%) /usr/local/cuda
   $(lastword $(sort $(wildcard /usr/local/cuda-*))) /opt/cuda
 CUDA_DIR  := $(foreach d,$(CUDA_DIRS),$(if $(wildcard $(d)/bin/nvcc),$(call dir_with,include/cuda_runtime.h,$(d))))
 CUDA_DIR  := $(firstword $(CUDA_DIR))
+CUDA_VERSION := $(if $(CUDA_DIR),$(or $(shell sed -nE 's/^.define CUDART_VERSION +([0-9]+)0([0-9])0.*/\1.\2/p' \
+  $(CUDA_DIR)/include/cuda_runtime_api.h 2>/dev/null),0))
+# NVIDIA's packages for CUDA 12 have names ending in -cu12; those for 13 end in -cu13, but for cuBLAS's.
+CUDA_MAJOR   := $(or $(filter-out 0,$(basename $(CUDA_VERSION))),13)
+CUBLAS_NAME  := nvidia-cublas$(if $(filter 12,$(CUDA_MAJOR)),-cu12)
+# $(call older,VERSION,LEAST): VERSION if it is older than LEAST
+older = $(filter-out $(2),$(firstword $(shell printf '%s\n' $(1) $(2) | sort -V)))
+
+# The chips that both Anvil and nvcc know, those of this machine, and those to compile for: this machine's or, if nvidia-smi lists none,
+# one of each generation. Code for a chip also runs on later ones of its generation (make/flags.mk).
+NVCC_CHIPS := $(if $(CUDA_DIR),$(filter-out 3% 5% 6% 7%,$(patsubst compute_%,%,$(shell $(CUDA_DIR)/bin/nvcc --list-gpu-arch 2>/dev/null))))
+ifeq ($(origin GPU_ARCHS),undefined)
+  # Its failures are texts on stdout, and of a GPU without a number it says [N/A].
+  GPU_CHIPS := $(if $(NVCC_CHIPS),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+    sed -nE 's/^ *([0-9]+)\.([0-9]) *$$/\1\2/p' | sort -nu))
+  GPU_ARCHS := $(filter $(NVCC_CHIPS),$(or $(GPU_CHIPS),80 90 100))
+endif
+# nvcc needs a host compiler that is not newer than it. $(call nvcc_takes,COMPILER): COMPILER, if NVIDIA's own check lets it pass
+nvcc_takes = $(shell printf '\043include <crt/host_config.h>\n' | $(1) -D__CUDACC__ -I$(CUDA_DIR)/include -E -x c++ - >/dev/null 2>&1 && echo $(1))
+NVCC_CXX  := $(if $(CUDA_DIR),$(or $(call nvcc_takes,$(CXX)),$(call nvcc_takes,g++-14),$(call nvcc_takes,g++-13),$(call nvcc_takes,g++-12)))
+
 # NVIDIA's libraries come with the toolkit, with the system, or as wheels: `pip install nvidia-cublas nvidia-cudnn-cu13`.
 NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/nvidia)
 # $(call library_in,NAME,FOLDERS): the path of the first libNAME.so or libNAME.so.VERSION
 library_in = $(firstword $(foreach d,$(2),$(firstword $(wildcard $(d)/lib$(1).so) $(sort $(wildcard $(d)/lib$(1).so.*)))))
 SYSTEM_LIBS  := $(wildcard /usr/lib/$(shell uname -m)-linux-gnu /usr/lib64 /usr/lib)
-CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/cu13/include) $(INCLUDE_DIRS))
-CUBLASLT_LIB := $(call library_in,cublasLt,$(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/cu13/lib) $(SYSTEM_LIBS))
-CUDNN_DIR := $(call dir_with,cudnn.h,$(CUDNN_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/cudnn/include) $(INCLUDE_DIRS))
-CUDNN_LIB := $(call library_in,cudnn,$(CUDNN_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/cudnn/lib) $(SYSTEM_LIBS))
+CUBLAS_WHEEL := $(NVIDIA_WHEELS:%=%/$(if $(filter 12,$(CUDA_MAJOR)),cublas,cu$(CUDA_MAJOR)))
+CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(CUBLAS_WHEEL:%=%/include) $(INCLUDE_DIRS))
+CUBLASLT_LIB := $(call library_in,cublasLt,$(CUDA_DIR:%=%/lib64) $(CUBLAS_WHEEL:%=%/lib) $(SYSTEM_LIBS))
+# $(call headers,HOME,FOLDER OF THE WHEEL,HEADER): all that are there, in the order of preference
+headers = $(if $(CUDA_DIR),$(wildcard $(addsuffix /$(3),$(1:%=%/include) $(CUDA_DIR)/include $(NVIDIA_WHEELS:%=%/$(2)/include) $(INCLUDE_DIRS))))
+# $(call version_in,HEADER): MAJOR.MINOR
+version_in = $(shell sed -nE 's/^.define (CUDNN|NCCL)_(MAJOR|MINOR) +([0-9]+).*/\3/p' $(1) | paste -sd.)
+# $(call new_enough,HEADERS,LEAST): the first folder with a header of version LEAST or newer; $(call too_old,HEADERS,LEAST): why there is none
+new_enough = $(patsubst %/,%,$(dir $(firstword $(foreach h,$(1),$(if $(call older,$(call version_in,$(h)),$(2)),,$(h))))))
+too_old    = $(if $(1),$(if $(call new_enough,$(1),$(2)),,$(firstword $(1)) is of version $(call version_in,$(firstword $(1)))$(,) expected $(2) or newer))
+# $(call beside,FOLDER,NAME,OTHER FOLDERS): the library that comes with the headers in FOLDER, else that in another folder
+beside = $(if $(1),$(call library_in,$(2),$(1:%/include=%/lib) $(1:%/include=%/lib64) $(3) $(SYSTEM_LIBS)))
+CUDNN_HEADERS := $(call headers,$(CUDNN_HOME),cudnn,cudnn_version.h)
+CUDNN_TOO_OLD := $(call too_old,$(CUDNN_HEADERS),9.8)
+CUDNN_DIR := $(call new_enough,$(CUDNN_HEADERS),9.8)
+CUDNN_LIB := $(call beside,$(CUDNN_DIR),cudnn,$(CUDNN_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/cudnn/lib))
+NCCL_HEADERS := $(call headers,$(NCCL_HOME),nccl,nccl.h)
+NCCL_TOO_OLD := $(call too_old,$(NCCL_HEADERS),2.19)
+NCCL_DIR := $(call new_enough,$(NCCL_HEADERS),2.19)
+NCCL_LIB := $(call beside,$(NCCL_DIR),nccl,$(NCCL_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/nccl/lib))
 # What is missing of the minimum for a GPU build.
-CUDA_MISSING := $(if $(CUDA_DIR),,nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)) \
-  $(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install nvidia-cublas`))
-HAVE_CUDA    := $(if $(strip $(CUDA_MISSING)),,$(CUDA_DIR))
-HAVE_CUDNN   := $(if $(and $(HAVE_CUDA),$(CUDNN_DIR),$(CUDNN_LIB)),$(CUDNN_DIR))
+define LACKS_OF_CUDA
+$(if $(call older,$(CUDA_VERSION),12.4),CUDA 12.4 or newer ($(CUDA_DIR) has $(CUDA_VERSION)))
+$(if $(NVCC_CHIPS),$(if $(GPU_ARCHS),,a GPU that it supports (nvidia-smi lists sm $(GPU_CHIPS)$(,) CUDA $(CUDA_VERSION) and Anvil know $(NVCC_CHIPS); \
+  GPU_ARCHS=... compiles for others)),an nvcc that runs ($(CUDA_DIR)/bin/nvcc --list-gpu-arch fails))
+$(if $(NVCC_CXX),,a host compiler that nvcc $(CUDA_VERSION) takes ($(CXX) is too new for it: install g++-$(HOST_MOST)))
+$(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install $(CUBLAS_NAME)`))
+endef
+HOST_MOST    := $(shell sed -nE 's/.*gcc versions later than ([0-9]+) .*/\1/p' $(CUDA_DIR)/include/crt/host_config.h 2>/dev/null)
+CUDA_MISSING := $(strip $(if $(CUDA_DIR),$(LACKS_OF_CUDA),nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)))
+HAVE_CUDA    := $(if $(CUDA_MISSING),,$(CUDA_DIR))
+HAVE_CUDNN   := $(if $(HAVE_CUDA),$(if $(CUDNN_LIB),$(CUDNN_DIR)))
+HAVE_NCCL    := $(if $(HAVE_CUDA),$(if $(NCCL_LIB),$(NCCL_DIR)))
+# What is there, and is not used although it was not excluded.
+PASSED_OVER   = $(if $(and $(filter-out 0,$(USE_CUDA)),$(CUDA_DIR)),$(strip $(or $(CUDA_MISSING),$(CUDNN_TOO_OLD) $(NCCL_TOO_OLD))))
 VARIANT      ?= $(DEFAULT_VARIANT)
 DEFAULT_VARIANT := $(if $(filter-out 0,$(USE_CUDA)),$(if $(HAVE_CUDA),cuda,cpu),cpu)
-NCCL_DIR := $(call dir_with,nccl.h,$(NCCL_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/nccl/include) $(INCLUDE_DIRS))
-NCCL_LIB := $(call library_in,nccl,$(NCCL_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/nccl/lib) $(SYSTEM_LIBS))
-HAVE_NCCL := $(if $(and $(HAVE_CUDA),$(NCCL_DIR),$(NCCL_LIB)),$(NCCL_DIR))
 # MPI: in MPI_HOME, else in the folders that mpicxx uses, which match the mpirun of the same installation.
 MPICXX_WORDS := $(if $(MPI_HOME),,$(shell mpicxx -show 2>/dev/null))
 MPI_DIR  := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(patsubst -I%,%,$(filter -I%,$(MPICXX_WORDS))) \
@@ -55,9 +103,12 @@ HAVE_MPI := $(if $(and $(MPI_DIR),$(MPI_LIB)),$(MPI_DIR))
 check = $(if $(filter auto 0 1,$(2)),,$(error USE_$(1)=$(2): expected auto, 0 or 1))$(strip \
   )$(if $(filter 1,$(2)),$(if $(3),,$(error USE_$(1)=1 but $(1) was not found: $(4))))
 ifneq ($(filter-out help info clean format,$(or $(MAKECMDGOALS),all)),)
+  $(if $(CXX_REFUSED),$(error $(subst error: ,,$(CXX_REFUSED))))
   $(call check,OMP,$(USE_OMP),$(HAVE_OMP),install libgomp1 or use g++)
-  $(call check,CUDA,$(USE_CUDA),$(HAVE_CUDA),missing $(strip $(CUDA_MISSING)))
-  $(call check,CUDNN,$(USE_CUDNN),$(HAVE_CUDNN),install libcudnn9-dev-cuda-13 or nvidia-cudnn-cu13 or set CUDNN_HOME)
-  $(call check,NCCL,$(USE_NCCL),$(HAVE_NCCL),it needs CUDA and libnccl-dev or nvidia-nccl-cu13 or NCCL_HOME)
+  $(call check,CUDA,$(USE_CUDA),$(HAVE_CUDA),missing $(CUDA_MISSING))
+  $(if $(and $(HAVE_CUDA),$(filter cuda,$(VARIANT)),$(filter-out $(NVCC_CHIPS),$(GPU_ARCHS))),\
+    $(error GPU_ARCHS=$(GPU_ARCHS): expected some of $(NVCC_CHIPS)))
+  $(call check,CUDNN,$(USE_CUDNN),$(HAVE_CUDNN),$(or $(CUDNN_TOO_OLD),install libcudnn9-dev-cuda-$(CUDA_MAJOR) or nvidia-cudnn-cu$(CUDA_MAJOR) or set CUDNN_HOME))
+  $(call check,NCCL,$(USE_NCCL),$(HAVE_NCCL),$(or $(NCCL_TOO_OLD),it needs CUDA and libnccl-dev or nvidia-nccl-cu$(CUDA_MAJOR) or NCCL_HOME))
   $(call check,MPI,$(USE_MPI),$(HAVE_MPI),install libopenmpi-dev or set MPI_HOME)
 endif

@@ -41,12 +41,12 @@ CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARC
   $(if $(findstring clang,$(CXX_VERSION)),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict -Wno-dangling-reference) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
 # $(call system_include,FOLDERS): -isystem for FOLDERS, without those that are searched anyway, whose order must not change
 system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
-CPPFLAGS = -I. $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR)))) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
+CPPFLAGS = -I. $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR))) -DANVIL_CUDA_MAJOR=$(CUDA_MAJOR)) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
 LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
 # By default g++ collects garbage from 128 MB on, which takes a twelfth of its time. From 256 MB on, it needs a tenth more memory.
 COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(if $(findstring clang,$(CXX_VERSION)),,--param=ggc-min-heapsize=262144)
 
-# The CUDA build: nvcc compiles .cu files for this machine's GPUs or, if there is none, for all that Anvil supports.
+# The CUDA build: nvcc compiles .cu files for GPU_ARCHS (make/find.mk).
 IS_CUDA  := $(filter cuda,$(VARIANT))
 IS_CUDNN := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN)))
 IS_NCCL  := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_NCCL)),$(HAVE_NCCL)))
@@ -58,14 +58,11 @@ ifneq ($(IS_CUDA),)
   # generation, such as 120, compiles the PTX of the newest. Neither holds for 90a and 100a, whose code runs on that chip only. 90 is
   # the only chip of its generation, and kernels need features of 90a (wgmma: llmc/cuda/hopper.cuh). So code for 90 is compiled for
   # 90a, without PTX. No kernel uses the additional features of 100a (tcgen05).
-  ifeq ($(origin GPU_ARCHS),undefined)
-    GPU_ARCHS := $(or $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))),80 90 100)
-  endif
   CHIPS  := $(shell printf '%s\n' $(GPU_ARCHS) | sort -nu)
   NEWEST := $(filter-out 90,$(lastword $(CHIPS)))
   CODE    = $(foreach chip,$(CHIPS:90=90a),-gencode arch=compute_$(chip),code=sm_$(chip)) \
     $(if $(NEWEST),-gencode arch=compute_$(NEWEST)$(,)code=compute_$(NEWEST)) $(if $(filter 90,$(CHIPS)),-DANVIL_HOPPER)
-  NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
+  NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(NVCC_CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
     --diag-suppress=1675 --expt-relaxed-constexpr -Xptxas=--warn-on-spills \
     $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)
   LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB))) \
@@ -81,7 +78,7 @@ LIBRARIES = $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(C
 BUILD_ID := $(or $(shell cat BUILD_ID 2>/dev/null),$(shell git describe --always --dirty 2>/dev/null),unknown)
 VERSION  := $(shell cat VERSION)
 # The meaning of `native` depends on the processor, so the resolved options are part of the stamp.
-CPU_SUM  := $(shell $(CXX) $(HERE) -Q --help=target 2>/dev/null | cksum)
+CPU_SUM  := $(shell $(ASK) $(CXX) $(HERE) -Q --help=target 2>/dev/null | cksum)
 
 # The variant of tests that need no GPU, which are built without nvcc.
 HOST_VARIANT = $(or $(filter-out cuda,$(VARIANT)),cpu)

@@ -2,11 +2,11 @@
 
 NVDISASM ?= $(firstword $(wildcard $(CUDA_DIR:%=%/bin/nvdisasm) $(NVIDIA_WHEELS:%=%/cu13/bin/nvdisasm)))
 cuda-check: ## every kernel compiled by nvcc: no spills, wide loads, registers as in doc/results/registers.txt (RENEW=1 writes it)
-	$(if $(CUDA_DIR),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc --cxx $(CXX) $(addprefix --nvdisasm ,$(NVDISASM)) -j$(JOBS) $(if $(RENEW),--renew),\
+	$(if $(CUDA_DIR),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc --cxx $(or $(NVCC_CXX),$(CXX)) $(addprefix --nvdisasm ,$(NVDISASM)) -j$(JOBS) $(if $(RENEW),--renew),\
 	  @echo 'cuda-check: skipped: no nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)')
 
 cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked with NVIDIA's libraries, not run
-	@$(if $(HAVE_CUDA),,echo 'cuda-link: skipped: it needs $(strip $(CUDA_MISSING))')
+	@$(if $(HAVE_CUDA),,echo 'cuda-link: skipped: it needs $(CUDA_MISSING)')
 	$(if $(HAVE_CUDA),@+$(SUBMAKE) engine VARIANT=$(HOST_VARIANT) && $(SUBMAKE) run-cuda-link VARIANT=cuda GPU_ARCHS=90 OPT=-O0)
 
 engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
@@ -45,15 +45,15 @@ run-cuda-link: $(J)/tests_and_benches $(J)/train_gpt
 
 .PHONY: cudnn-plans run-cudnn-plans cublaslt-calls run-cublaslt-calls nccl-calls run-nccl-calls
 cublaslt-calls: ## are products described to cuBLASLt as they are meant? against one made here
-	@$(if $(HAVE_CUDA),,echo 'cublaslt-calls: skipped: it needs $(strip $(CUDA_MISSING))')
+	@$(if $(HAVE_CUDA),,echo 'cublaslt-calls: skipped: it needs $(CUDA_MISSING)')
 	$(if $(HAVE_CUDA),@+$(SUBMAKE) run-cublaslt-calls VARIANT=cuda)
 
 cudnn-plans: ## has cuDNN a plan for every shape? three minutes
-	@$(if $(HAVE_CUDNN),,echo 'cudnn-plans: skipped: it needs $(or $(strip $(CUDA_MISSING)),cuDNN with its headers (set CUDNN_HOME or NVIDIA_WHEELS))')
+	@$(if $(HAVE_CUDNN),,echo 'cudnn-plans: skipped: it needs $(or $(CUDA_MISSING),cuDNN with its headers (set CUDNN_HOME or NVIDIA_WHEELS))')
 	$(if $(HAVE_CUDNN),@+$(SUBMAKE) run-cudnn-plans VARIANT=cuda USE_CUDNN=1)
 
 nccl-calls: ## as far as NCCL itself goes without a GPU
-	@$(if $(HAVE_NCCL),,echo 'nccl-calls: skipped: it needs $(or $(strip $(CUDA_MISSING)),NCCL with its header (set NCCL_HOME or NVIDIA_WHEELS))')
+	@$(if $(HAVE_NCCL),,echo 'nccl-calls: skipped: it needs $(or $(CUDA_MISSING),NCCL with its header (set NCCL_HOME or NVIDIA_WHEELS))')
 	$(if $(HAVE_NCCL),@+$(SUBMAKE) run-nccl-calls VARIANT=cuda USE_NCCL=1)
 
 run-nccl-calls: $(O)/nccl-calls

@@ -4,7 +4,7 @@
 $(O)/llmc/base/build_id.cpp.o: private CXXFLAGS += -DANVIL_VERSION='"$(VERSION)"' -DANVIL_BUILD_ID='"$(BUILD_ID)"' -DANVIL_LIBRARIES='"$(strip $(LIBRARIES))"'
 $(O)/llmc/base/build_id.cpp.o: $(O)/build_id
 
-$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(COLD_OPT) $(foreach level,$(or $(ALL_LEVELS),$(LEVELS)),$(ARCH_$(level))) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
+$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(COLD_OPT) $(foreach level,$(or $(ALL_LEVELS),$(LEVELS)),$(ARCH_$(level))) $(CPU_SUM) $(if $(IS_CUDA),$(NVCC_CXX) $(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
 $(O)/levels: STAMP = $(LEVELS)
 $(O)/neighbors: STAMP = $(HOT_GROUPS) $(COLD_GROUPS) $(notdir $(JOINABLE))
 $(O)/nccl_flags: STAMP = $(NCCL_FLAGS)

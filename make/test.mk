@@ -3,6 +3,14 @@
 # Starts make again, because it must find what setup.sh has installed.
 SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
+# OP that names no test file is a tag. Checked before anything is compiled.
+ifneq ($(and $(OP),$(filter test run-tests run-emulated test-gpu run-gpu sanitize tsan msan race,$(MAKECMDGOALS))),)
+  NAMES := $(sort $(OP_TESTS) $(shell grep -ohE '\[[a-z_0-9.]+\]' test/*/*_test.cpp test/*/*_cuda_test.cu | tr -d '[]') \
+    $(patsubst %_cuda,%,$(patsubst %_test,%,$(basename $(notdir $(TEST_FILES))))))
+  $(if $(OP_TESTS)$(filter $(OP),$(NAMES)),,$(error no test is called $(OP)$(addprefix ; near: ,$(shell \
+    python3 -c 'import difflib, sys; print(*difflib.get_close_matches(*sys.argv[1:2], sys.argv[2:]))' $(OP) $(NAMES)))))
+endif
+
 test: ## build and run the tests; OP=layernorm runs one topic
 	@USE_MPI=$(USE_MPI) DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests
 	@+rm -f build/counts; mkdir -p build; export ANVIL_COUNTS=build/counts; status=0; \
@@ -36,7 +44,7 @@ $(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
 test-gpu: ## the kernels' tests on a GPU; OP=layernorm runs one topic
-	@$(if $(HAVE_CUDA),,echo 'make test-gpu: missing $(strip $(CUDA_MISSING))' >&2; exit 2)
+	@$(if $(HAVE_CUDA),,echo 'make test-gpu: missing $(CUDA_MISSING)' >&2; exit 2)
 	@+$(SUBMAKE) run-gpu VARIANT=cuda
 
 run-gpu: $(O)/gpu-$(TEST_NAME) $(NEEDED_PROGRAMS)

@@ -12,7 +12,8 @@ lint: ## layers, mirrored files, format, scripts; WARNINGS=1 compiles all there 
 objects: $(OBJECTS)
 
 compile_commands.json: FORCE ## for editors (clangd) and clang-tidy: how each file is compiled
-	$(Q)$(SUBMAKE) -nBk V=1 JOIN= VARIANT=$(HOST_VARIANT) objects 2>/dev/null | python3 scripts/compile_commands.py > $@.tmp
+	$(Q)$(SUBMAKE) $(patsubst %,build/$(HOST_VARIANT)/generated/%.inc,registers modeling_anvil) VARIANT=$(HOST_VARIANT)
+	$(Q)$(SUBMAKE) -nBk V=1 JOIN= PRECOMPILED= VARIANT=$(HOST_VARIANT) objects 2>/dev/null | python3 scripts/compile_commands.py > $@.tmp
 	$(Q)mv $@.tmp $@
 
 tidy: compile_commands.json ## clang-tidy on changed files (.clang-tidy); skipped where it is missing. scripts/tidy.sh --all: on all
@@ -29,17 +30,17 @@ format: ## rewrite all sources with clang-format
 # $(call row,NAME,FOUND,WHY NOT)
 row = @printf '%-14s %s\n' '$(1)' '$(or $(2),no: $(3))'
 info: ## what was found, where, and why something was not
-	$(call row,compiler,$(CXX_VERSION),$(CXX) does not run)
+	$(call row,compiler,$(if $(CXX_REFUSED),,$(CXX_VERSION)),$(or $(subst error: ,,$(CXX_REFUSED)),$(CXX) does not run))
 	$(call row,processor,$(if $(filter all here,$(CPU_ARCH)),each of: $(LEVELS),$(ARCH)) on $(shell nproc) cores ($(shell uname -m)))
 	$(call row,OpenMP,$(if $(HAVE_OMP),yes),$(if $(filter 0,$(USE_OMP)),USE_OMP=0,$(CXX) -fopenmp does not link))
 	$(call row,CLI11,$(CLI11_DIR),not found; run scripts/setup.sh)
 	$(call row,nlohmann-json,$(JSON_DIR),not found; run scripts/setup.sh)
 	$(call row,xxHash,$(XXHASH_DIR),not found; run scripts/setup.sh)
 	$(call row,Catch2,$(CATCH2_DIR)$(if $(CATCH2_DIR), (version $(if $(CATCH2_LIBS),3,2))),not found; `make test` installs it)
-	$(call row,CUDA,$(if $(filter-out 0,$(USE_CUDA)),$(HAVE_CUDA)$(if $(HAVE_CUDA), for sm $(CHIPS))),$(if $(filter 0,$(USE_CUDA)),USE_CUDA=0,missing $(strip $(CUDA_MISSING))))
+	$(call row,CUDA,$(if $(filter-out 0,$(USE_CUDA)),$(HAVE_CUDA)$(if $(HAVE_CUDA), ($(CUDA_VERSION)) for sm $(GPU_ARCHS)$(if $(filter-out $(CXX),$(NVCC_CXX)),$(,) host code by $(NVCC_CXX)))),$(if $(filter 0,$(USE_CUDA)),USE_CUDA=0,missing $(CUDA_MISSING)))
 	$(call row,cuBLASLt,$(CUBLASLT_LIB),not found)
-	$(call row,cuDNN,$(if $(IS_CUDNN),$(CUDNN_LIB)),$(if $(CUDNN_LIB),$(CUDNN_LIB) is not used,not found; set CUDNN_HOME))
-	$(call row,NCCL,$(if $(IS_NCCL),$(NCCL_LIB)),$(if $(NCCL_LIB),$(NCCL_LIB) is not used,not found; set NCCL_HOME))
+	$(call row,cuDNN,$(if $(IS_CUDNN),$(CUDNN_LIB)),$(or $(CUDNN_TOO_OLD),$(if $(CUDNN_LIB),$(CUDNN_LIB) is not used,not found; set CUDNN_HOME)))
+	$(call row,NCCL,$(if $(IS_NCCL),$(NCCL_LIB)),$(or $(NCCL_TOO_OLD),$(if $(NCCL_LIB),$(NCCL_LIB) is not used,not found; set NCCL_HOME)))
 	$(call row,MPI,$(if $(IS_MPI),$(MPI_LIB)),$(if $(filter 0,$(USE_MPI)),USE_MPI=0,not found; `make test` installs Open MPI or set MPI_HOME))
 	$(call row,ccache,$(CCACHE),not found; without it a clean build recompiles everything)
 	$(call row,build folder,$(O))

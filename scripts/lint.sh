@@ -57,6 +57,7 @@ check mirrors python3 scripts/check_mirrors.py
 check waits check_waits
 check text python3 scripts/check_text.py
 check pages python3 dev/torture/page.py --check
+check build python3 scripts/check_build.py
 check charts python3 scripts/charts.py --check
 check variables python3 scripts/check_environment.py
 check docs check_docs

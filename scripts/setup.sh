@@ -6,6 +6,7 @@
 #   scripts/setup.sh --venv    also Python's virtual environments
 #   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
 #   scripts/setup.sh --clang   also clang, with which `make msan` works and `make sanitize` compiles in half the time
+#   scripts/setup.sh --compiler   installs nothing: is the compiler new enough?
 #
 # Exit code 2 if something needed is still missing. If nothing is missing, it does and prints nothing and needs no network.
 # Headers may also be in $DEPS_DIR/include (default .deps).
@@ -16,14 +17,15 @@ cd "$(dirname "$0")/.."
 clang_format_version=18.1.8
 deps=${DEPS_DIR:-.deps}
 cxx=${CXX:-g++}
-tests= lint= venv= clang=
+tests= lint= venv= clang= compiler=
 for arg; do
     case $arg in
     --tests) tests=1 ;;
     --venv) venv=1 ;;
     --lint) lint=1 ;;
     --clang) clang=1 ;;
-    *) echo "error: $arg: expected --tests, --venv, --lint or --clang" >&2 && exit 2 ;;
+    --compiler) compiler=1 ;;
+    *) echo "error: $arg: expected --tests, --venv, --lint, --clang or --compiler" >&2 && exit 2 ;;
     esac
 done
 
@@ -32,17 +34,20 @@ have() { command -v "$1" >/dev/null; }
 have_header() { [ -f "$deps/include/$1" ] || echo "#include <$1>" | "$cxx" -M -x c++ - >/dev/null 2>&1; }
 
 if have "$cxx"; then
-    # g++ 11, Ubuntu 22.04's, has no __builtin_shufflevector.
-    if ! printf '#include <concepts>\n#if !__has_builtin(__builtin_shufflevector)\n#error\n#endif\n' |
-        "$cxx" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; then
-        echo "error: $cxx ($("$cxx" -dumpversion)) is too old: expected g++ 12 or newer. Run: apt-get install g++-12 && export CXX=g++-12" >&2
+    # g++ 11, Ubuntu 22.04's, has no __builtin_shufflevector; clang++ 13 does not know all of C++20 that is used.
+    read -r clang_major gnu_major < <(echo '__clang_major__ __GNUC__' | "$cxx" -E -P -x c++ - 2>/dev/null | tail -n 1) || true
+    if [ "$clang_major" != __clang_major__ ]; then gnu_major=; fi
+    if [ "${gnu_major:-12}" -lt 12 ] || { [ -z "$gnu_major" ] && [ "${clang_major:-0}" -lt 14 ]; }; then
+        echo "error: $cxx ($("$cxx" -dumpversion)) is too old: expected g++ 12 or clang++ 14, or newer. Run: apt-get install g++-12 && export CXX=g++-12" >&2
         exit 2
     fi
+    [ -z "$compiler" ] || exit 0
     have_header CLI/CLI.hpp || needed+=(libcli11-dev)
     have_header nlohmann/json.hpp || needed+=(nlohmann-json3-dev)
     have_header xxhash.h || needed+=(libxxhash-dev)
     [ -z "$tests" ] || have_header catch2/catch_all.hpp || have_header catch2/catch.hpp || needed+=(catch2)
 else
+    [ -z "$compiler" ] || exit 0
     needed+=(g++ libcli11-dev nlohmann-json3-dev libxxhash-dev)
     [ -z "$tests" ] || needed+=(catch2)
 fi

@@ -5,7 +5,7 @@
 #   docker run --rm -it -v "$PWD:/data" anvil --help
 #   docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 -v "$PWD:/data" anvil:cuda --help
 #
-# --ipc=host, or --shm-size: ranks of one host communicate through shared memory.
+# --user "$(id -u):$(id -g)" makes the files in the mounted folder yours. --ipc=host, or --shm-size: ranks of one host communicate through shared memory.
 ARG BASE=ubuntu:24.04
 ARG RUNTIME=ubuntu:24.04
 
@@ -17,12 +17,12 @@ WORKDIR /src
 COPY . .
 # .git is not copied: docker build --build-arg BUILD_ID="$(git describe --always)" passes the commit to the program.
 ARG BUILD_ID=unknown
-RUN echo "${BUILD_ID}" > BUILD_ID && make -j"$(nproc)" && make install DESTDIR=/out PREFIX=/usr/local
+RUN echo "${BUILD_ID}" > BUILD_ID && make -j"$(nproc)" USE_CUDA=0 && make install USE_CUDA=0 DESTDIR=/out PREFIX=/usr/local
 
-# cuBLASLt, cuDNN and NCCL come as wheels, in NVIDIA_WHEELS, where `make` looks for them.
+# cuDNN and NCCL come as wheels for the CUDA of the base image, in NVIDIA_WHEELS, where `make` looks for them.
 FROM build-cpu AS build-cuda
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
-RUN python3 -m venv /opt/nvidia && /opt/nvidia/bin/pip install --no-cache-dir nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13
+RUN python3 -m venv /opt/nvidia && /opt/nvidia/bin/pip install --no-cache-dir "nvidia-cudnn-cu${CUDA_VERSION%%.*}" "nvidia-nccl-cu${CUDA_VERSION%%.*}"
 RUN make -j"$(nproc)" USE_CUDA=1 NVIDIA_WHEELS="$(echo /opt/nvidia/lib/python3*/site-packages/nvidia)" && \
     make install USE_CUDA=1 DESTDIR=/out PREFIX=/usr/local NVIDIA_WHEELS="$(echo /opt/nvidia/lib/python3*/site-packages/nvidia)"
 

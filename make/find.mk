@@ -53,10 +53,13 @@ NVCC_CXX  := $(if $(CUDA_DIR),$(or $(call nvcc_takes,$(CXX)),$(call nvcc_takes,g
 NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/nvidia)
 # $(call library_in,NAME,FOLDERS): the path of the first libNAME.so or libNAME.so.VERSION
 library_in = $(firstword $(foreach d,$(2),$(firstword $(wildcard $(d)/lib$(1).so) $(sort $(wildcard $(d)/lib$(1).so.*)))))
-SYSTEM_LIBS  := $(wildcard /usr/lib/$(shell uname -m)-linux-gnu /usr/lib64 /usr/lib)
+MACHINE      := $(shell uname -m)
+SYSTEM_LIBS  := $(wildcard /usr/lib/$(MACHINE)-linux-gnu /usr/lib64 /usr/lib)
+# $(call beside,FOLDER,NAME,OTHER FOLDERS): the library that comes with the headers in FOLDER, else that in another folder
+beside = $(if $(1),$(call library_in,$(2),$(patsubst %,$(1:%/include=%)/%,lib64 lib lib/$(MACHINE)-linux-gnu) $(3) $(SYSTEM_LIBS)))
 CUBLAS_WHEEL := $(NVIDIA_WHEELS:%=%/$(if $(filter 12,$(CUDA_MAJOR)),cublas,cu$(CUDA_MAJOR)))
 CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(CUBLAS_WHEEL:%=%/include) $(INCLUDE_DIRS))
-CUBLASLT_LIB := $(call library_in,cublasLt,$(CUDA_DIR:%=%/lib64) $(CUBLAS_WHEEL:%=%/lib) $(SYSTEM_LIBS))
+CUBLASLT_LIB := $(call beside,$(CUBLASLT_INC),cublasLt,$(CUDA_DIR:%=%/lib64) $(CUBLAS_WHEEL:%=%/lib))
 # $(call headers,HOME,FOLDER OF THE WHEEL,HEADER): all that are there, in the order of preference
 headers = $(if $(CUDA_DIR),$(wildcard $(addsuffix /$(3),$(1:%=%/include) $(CUDA_DIR)/include $(NVIDIA_WHEELS:%=%/$(2)/include) $(INCLUDE_DIRS))))
 # $(call version_in,HEADER): MAJOR.MINOR
@@ -64,8 +67,6 @@ version_in = $(shell sed -nE 's/^.define (CUDNN|NCCL)_(MAJOR|MINOR) +([0-9]+).*/
 # $(call new_enough,HEADERS,LEAST): the first folder with a header of version LEAST or newer; $(call too_old,HEADERS,LEAST): why there is none
 new_enough = $(patsubst %/,%,$(dir $(firstword $(foreach h,$(1),$(if $(call older,$(call version_in,$(h)),$(2)),,$(h))))))
 too_old    = $(if $(1),$(if $(call new_enough,$(1),$(2)),,$(firstword $(1)) is of version $(call version_in,$(firstword $(1)))$(,) expected $(2) or newer))
-# $(call beside,FOLDER,NAME,OTHER FOLDERS): the library that comes with the headers in FOLDER, else that in another folder
-beside = $(if $(1),$(call library_in,$(2),$(1:%/include=%/lib) $(1:%/include=%/lib64) $(3) $(SYSTEM_LIBS)))
 CUDNN_HEADERS := $(call headers,$(CUDNN_HOME),cudnn,cudnn_version.h)
 CUDNN_TOO_OLD := $(call too_old,$(CUDNN_HEADERS),9.8)
 CUDNN_DIR := $(call new_enough,$(CUDNN_HEADERS),9.8)

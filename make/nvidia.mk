@@ -2,8 +2,8 @@
 
 NVDISASM ?= $(firstword $(wildcard $(CUDA_DIR:%=%/bin/nvdisasm) $(NVIDIA_WHEELS:%=%/cu13/bin/nvdisasm)))
 cuda-check: ## every kernel compiled by nvcc: no spills, wide loads, registers as in doc/results/registers.txt (RENEW=1 writes it)
-	$(if $(CUDA_DIR),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc --cxx $(or $(NVCC_CXX),$(CXX)) $(addprefix --nvdisasm ,$(NVDISASM)) -j$(JOBS) $(if $(RENEW),--renew),\
-	  @echo 'cuda-check: skipped: no nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)')
+	$(if $(filter 100,$(NVCC_CHIPS)),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc --cxx $(CXX) $(addprefix --nvdisasm ,$(NVDISASM)) -j$(JOBS) $(if $(RENEW),--renew),\
+	  @echo 'cuda-check: skipped: no nvcc that compiles for sm_100 (CUDA 12.8 or newer; CUDA_HOME)')
 
 cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked with NVIDIA's libraries, not run
 	@$(if $(HAVE_CUDA),,echo 'cuda-link: skipped: it needs $(CUDA_MISSING)')
@@ -12,10 +12,11 @@ cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked 
 engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
 
 # A normal build would take a quarter of an hour on one core, mostly for headers. So here many files are joined into one, nothing is
-# optimized (cuda-check compiles every kernel with optimization), and objects that need no header of NVIDIA's are those of the host build.
+# optimized (cuda-check compiles every kernel with optimization; ptxas 12.4 crashes without any), and objects that need no header of
+# NVIDIA's are those of the host build.
 J := $(O)/joined
 FROM_HOST   = $(patsubst $(O)/%,build/$(HOST_VARIANT)/%,$(filter-out $(NVIDIA:%=$(O)/%.o),$(1))) $(filter $(NVIDIA:%=$(O)/%.o),$(1))
-JOINED_NVCC = $(subst -O3 -g -x cu -lineinfo,-O0 -x cu -Xcicc -O0 -Xptxas -O0,$(NVCC))
+JOINED_NVCC = $(subst -O3 -g -x cu -lineinfo,-O0 -x cu -Xcicc -O0 -Xptxas -O$(if $(call older,$(CUDA_VERSION),12.6),1,0),$(NVCC))
 TESTED_CU  := $(sort $(wildcard test/*/*_cuda_test.cu))
 $(J)/tests_1.cu: JOINED = $(wordlist 1,22,$(TESTED_CU))
 $(J)/tests_2.cu: JOINED = $(wordlist 23,$(words $(TESTED_CU)),$(TESTED_CU))

@@ -162,6 +162,16 @@ def check_commands(new):
     yield "compile_commands.json of a fresh clone", f"missing: {missing} {said}", "missing: []"
 
 
+def check_symbols(new):
+    for needed, *expected in (("GLIBC_2.34 GLIBC_2.9 GLIBCXX_3.4.30 CXXABI_1.3.13", "exit code 0"), ("GLIBC_2.4", "exit code 0"),
+                              ("GLIBC_2.34 GLIBC_2.38", "prog needs GLIBC_2.38, expected at most GLIBC_2.35", "exit code 2"),
+                              ("GLIBCXX_3.4.32 GLIBC_2.2.5", "prog needs GLIBCXX_3.4.32, expected at most GLIBCXX_3.4.30", "exit code 2")):
+        machine = new()
+        machine.program("objdump", f"printf '0000 DF *UND* 0000 (%s) name\\n' {needed}")
+        ran = subprocess.run(["scripts/check_symbols.sh", "prog"], cwd=ROOT, env=machine.environment, text=True, capture_output=True, check=False)
+        yield f"a program that needs {needed}", f"{ran.stderr}exit code {ran.returncode}", *expected
+
+
 def stamp(new, terminal=None, **environment):
     """The stamps of a build by a g++ with texts in French for those who do not ask for English."""
     machine = new()
@@ -191,7 +201,7 @@ def check_stamps(new):
 
 def main():
     folder = tempfile.mkdtemp()
-    checks = (check_stamps, check_chips, check_libraries, check_compilers, check_topics, check_commands)
+    checks = (check_stamps, check_chips, check_libraries, check_compilers, check_topics, check_commands, check_symbols)
     wrong = 0
     try:
         with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:

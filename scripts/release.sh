@@ -5,7 +5,8 @@
 #
 # The version is that of the file VERSION; CHANGELOG.md and CITATION.cff must name it. The source tarball contains its commit
 # in BUILD_ID, because it is no git repository. To verify: sha256sum -c SHA256SUMS.
-# Exit code 2: a change is not committed, or a file names another version.
+# Exit code 2: a change is not committed, a file names another version, or the programs need a newer system than Debian 12 and
+# Ubuntu 22.04, on one of which a release is built.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
@@ -40,6 +41,7 @@ git archive --prefix="$name/" --add-file="$scratch/BUILD_ID" HEAD | gzip -n -9 >
 machine=$name-linux-$(uname -m)
 DESTDIR=$scratch/$machine PREFIX=/ scripts/install.sh >/dev/null
 strip "$scratch/$machine/bin/train_gpt" "$scratch/$machine/bin/anvil-tokenize"
+scripts/check_symbols.sh "$scratch/$machine/bin/train_gpt" "$scratch/$machine/bin/anvil-tokenize"
 # Reproducible: the same commit yields the same bytes, with sorted names, no owner, and the commit's time.
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -C "$scratch" -c "$machine" |
     gzip -n -9 >"$out/$machine.tar.gz"

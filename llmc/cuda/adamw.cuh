@@ -27,7 +27,12 @@ Requires  pointers 16-byte aligned
 #include "llmc/ops/op_cost.h"         // adamw_cost
 #include "llmc/ops/step_scalars.h"    // StepScalars
 
-inline constexpr int kAdamWThreads = 256, kAdamWBlocksPerSm = 4;
+#if defined(CUDART_VERSION) && CUDART_VERSION < 13000
+inline constexpr int kAdamWBlocksPerSm = 3;  // with 4, nvcc 12.4 spills registers
+#else
+inline constexpr int kAdamWBlocksPerSm = 4;
+#endif
+inline constexpr int kAdamWThreads = 256;
 
 template <class T, class M>
 __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)

@@ -46,7 +46,8 @@ ifeq ($(origin GPU_ARCHS),undefined)
   GPU_ARCHS := $(filter $(NVCC_CHIPS),$(or $(GPU_CHIPS),80 90 100))
 endif
 # nvcc needs a host compiler that is not newer than it. $(call nvcc_takes,COMPILER): COMPILER, if NVIDIA's own check lets it pass
-nvcc_takes = $(shell printf '\043include <crt/host_config.h>\n' | $(1) -D__CUDACC__ -I$(CUDA_DIR)/include -E -x c++ - >/dev/null 2>&1 && echo $(1))
+nvcc_takes = $(shell printf '\043include <crt/host_config.h>\n' | \
+  $(1) -D__CUDACC__ -I$(CUDA_DIR)/include -E -x c++ - >/dev/null 2>&1 && echo $(1))
 NVCC_CXX  := $(if $(CUDA_DIR),$(or $(call nvcc_takes,$(CXX)),$(call nvcc_takes,g++-14),$(call nvcc_takes,g++-13),$(call nvcc_takes,g++-12)))
 
 # NVIDIA's libraries come with the toolkit, with the system, or as wheels: `pip install nvidia-cublas nvidia-cudnn-cu13`.
@@ -61,12 +62,15 @@ CUBLAS_WHEEL := $(NVIDIA_WHEELS:%=%/$(if $(filter 12,$(CUDA_MAJOR)),cublas,cu$(C
 CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(CUBLAS_WHEEL:%=%/include) $(INCLUDE_DIRS))
 CUBLASLT_LIB := $(call beside,$(CUBLASLT_INC),cublasLt,$(CUDA_DIR:%=%/lib64) $(CUBLAS_WHEEL:%=%/lib))
 # $(call headers,HOME,FOLDER OF THE WHEEL,HEADER): all that are there, in the order of preference
-headers = $(if $(CUDA_DIR),$(wildcard $(addsuffix /$(3),$(1:%=%/include) $(CUDA_DIR)/include $(NVIDIA_WHEELS:%=%/$(2)/include) $(INCLUDE_DIRS))))
+headers = $(if $(CUDA_DIR),$(wildcard $(addsuffix /$(3),\
+  $(1:%=%/include) $(CUDA_DIR)/include $(NVIDIA_WHEELS:%=%/$(2)/include) $(INCLUDE_DIRS))))
 # $(call version_in,HEADER): MAJOR.MINOR
 version_in = $(shell sed -nE 's/^.define (CUDNN|NCCL)_(MAJOR|MINOR) +([0-9]+).*/\3/p' $(1) | paste -sd.)
-# $(call new_enough,HEADERS,LEAST): the first folder with a header of version LEAST or newer; $(call too_old,HEADERS,LEAST): why there is none
+# $(call new_enough,HEADERS,LEAST): the first folder with a header of version LEAST or newer
 new_enough = $(patsubst %/,%,$(dir $(firstword $(foreach h,$(1),$(if $(call older,$(call version_in,$(h)),$(2)),,$(h))))))
-too_old    = $(if $(1),$(if $(call new_enough,$(1),$(2)),,$(firstword $(1)) is of version $(call version_in,$(firstword $(1)))$(,) expected $(2) or newer))
+# $(call too_old,HEADERS,LEAST): why there is none
+too_old = $(if $(1),$(if $(call new_enough,$(1),$(2)),,$(firstword $(1)) is of version \
+  $(call version_in,$(firstword $(1)))$(,) expected $(2) or newer))
 CUDNN_HEADERS := $(call headers,$(CUDNN_HOME),cudnn,cudnn_version.h)
 CUDNN_TOO_OLD := $(call too_old,$(CUDNN_HEADERS),9.8)
 CUDNN_DIR := $(call new_enough,$(CUDNN_HEADERS),9.8)
@@ -78,8 +82,9 @@ NCCL_LIB := $(call beside,$(NCCL_DIR),nccl,$(NCCL_HOME:%=%/lib) $(CUDA_DIR:%=%/l
 # What is missing of the minimum for a GPU build.
 define LACKS_OF_CUDA
 $(if $(call older,$(CUDA_VERSION),12.4),CUDA 12.4 or newer ($(CUDA_DIR) has $(CUDA_VERSION)))
-$(if $(NVCC_CHIPS),$(if $(GPU_ARCHS),,a GPU that it supports (nvidia-smi lists sm $(GPU_CHIPS)$(,) CUDA $(CUDA_VERSION) and Anvil know $(NVCC_CHIPS); \
-  GPU_ARCHS=... compiles for others)),an nvcc that runs ($(CUDA_DIR)/bin/nvcc --list-gpu-arch fails))
+$(if $(NVCC_CHIPS),,an nvcc that runs ($(CUDA_DIR)/bin/nvcc --list-gpu-arch fails))
+$(if $(NVCC_CHIPS),$(if $(GPU_ARCHS),,a GPU that it supports (nvidia-smi lists sm $(GPU_CHIPS)$(,) \
+  CUDA $(CUDA_VERSION) and Anvil know $(NVCC_CHIPS); GPU_ARCHS=... compiles for others)))
 $(if $(NVCC_CXX),,a host compiler that nvcc $(CUDA_VERSION) takes ($(CXX) is too new for it: install g++-$(HOST_MOST)))
 $(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install $(CUBLAS_NAME)`))
 endef
@@ -109,7 +114,9 @@ ifneq ($(filter-out help info clean format,$(or $(MAKECMDGOALS),all)),)
   $(call check,CUDA,$(USE_CUDA),$(HAVE_CUDA),missing $(CUDA_MISSING))
   $(if $(and $(HAVE_CUDA),$(filter cuda,$(VARIANT)),$(filter-out $(NVCC_CHIPS),$(GPU_ARCHS))),\
     $(error GPU_ARCHS=$(GPU_ARCHS): expected some of $(NVCC_CHIPS)))
-  $(call check,CUDNN,$(USE_CUDNN),$(HAVE_CUDNN),$(or $(CUDNN_TOO_OLD),install libcudnn9-dev-cuda-$(CUDA_MAJOR) or nvidia-cudnn-cu$(CUDA_MAJOR) or set CUDNN_HOME))
-  $(call check,NCCL,$(USE_NCCL),$(HAVE_NCCL),$(or $(NCCL_TOO_OLD),it needs CUDA and libnccl-dev or nvidia-nccl-cu$(CUDA_MAJOR) or NCCL_HOME))
+  $(call check,CUDNN,$(USE_CUDNN),$(HAVE_CUDNN),$(or $(CUDNN_TOO_OLD),install \
+    libcudnn9-dev-cuda-$(CUDA_MAJOR) or nvidia-cudnn-cu$(CUDA_MAJOR) or set CUDNN_HOME))
+  $(call check,NCCL,$(USE_NCCL),$(HAVE_NCCL),$(or $(NCCL_TOO_OLD),it needs CUDA \
+    and libnccl-dev or nvidia-nccl-cu$(CUDA_MAJOR) or NCCL_HOME))
   $(call check,MPI,$(USE_MPI),$(HAVE_MPI),install libopenmpi-dev or set MPI_HOME)
 endif

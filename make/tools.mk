@@ -29,6 +29,7 @@ format: ## rewrite all sources with clang-format
 
 # $(call row,NAME,FOUND,WHY NOT)
 row = @printf '%-14s %s\n' '$(1)' '$(or $(2),no: $(3))'
+CUDA_FOUND = $(if $(HAVE_CUDA),$(HAVE_CUDA) ($(CUDA_VERSION)) for sm $(GPU_ARCHS)$(if $(filter-out $(CXX),$(NVCC_CXX)),$(,) host code by $(NVCC_CXX)))
 info: ## what was found, where, and why something was not
 	$(call row,compiler,$(if $(CXX_REFUSED),,$(CXX_VERSION)),$(or $(subst error: ,,$(CXX_REFUSED)),$(CXX) does not run))
 	$(call row,processor,$(if $(filter all here,$(CPU_ARCH)),each of: $(LEVELS),$(ARCH)) on $(shell nproc) cores ($(shell uname -m)))
@@ -37,7 +38,7 @@ info: ## what was found, where, and why something was not
 	$(call row,nlohmann-json,$(JSON_DIR),not found; run scripts/setup.sh)
 	$(call row,xxHash,$(XXHASH_DIR),not found; run scripts/setup.sh)
 	$(call row,Catch2,$(CATCH2_DIR)$(if $(CATCH2_DIR), (version $(if $(CATCH2_LIBS),3,2))),not found; `make test` installs it)
-	$(call row,CUDA,$(if $(filter-out 0,$(USE_CUDA)),$(HAVE_CUDA)$(if $(HAVE_CUDA), ($(CUDA_VERSION)) for sm $(GPU_ARCHS)$(if $(filter-out $(CXX),$(NVCC_CXX)),$(,) host code by $(NVCC_CXX)))),$(if $(filter 0,$(USE_CUDA)),USE_CUDA=0,missing $(CUDA_MISSING)))
+	$(call row,CUDA,$(if $(filter-out 0,$(USE_CUDA)),$(CUDA_FOUND)),$(if $(filter 0,$(USE_CUDA)),USE_CUDA=0,missing $(CUDA_MISSING)))
 	$(call row,cuBLASLt,$(CUBLASLT_LIB),not found)
 	$(call row,cuDNN,$(if $(IS_CUDNN),$(CUDNN_LIB)),$(or $(CUDNN_TOO_OLD),$(if $(CUDNN_LIB),$(CUDNN_LIB) is not used,not found; set CUDNN_HOME)))
 	$(call row,NCCL,$(if $(IS_NCCL),$(NCCL_LIB)),$(or $(NCCL_TOO_OLD),$(if $(NCCL_LIB),$(NCCL_LIB) is not used,not found; set NCCL_HOME)))

@@ -203,7 +203,7 @@ find_nccl() {
             return
         fi
     done
-    fail "--nccl: no libnccl.so.2 in $wheels_here/nccl/lib: pip install nvidia-nccl-cu13, or set NVIDIA_WHEELS or NCCL_HOME"
+    fail "--nccl: no libnccl.so.2 in $wheels_here/nccl/lib: pip install nvidia-nccl-cu13 (-cu12 for CUDA 12), or set NVIDIA_WHEELS or NCCL_HOME"
 }
 
 if [ -n "$programs$nccl_chip" ]; then

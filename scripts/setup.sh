@@ -6,6 +6,7 @@
 #   scripts/setup.sh --venv    also Python's virtual environments
 #   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
 #   scripts/setup.sh --clang   also clang, with which `make msan` works and `make sanitize` compiles in half the time
+#   scripts/setup.sh --oldest  also clang 14, the oldest that compiles this
 #   scripts/setup.sh --compiler   installs nothing: is the compiler new enough?
 #
 # Exit code 2 if something needed is still missing. If nothing is missing, it does and prints nothing and needs no network.
@@ -17,15 +18,16 @@ cd "$(dirname "$0")/.."
 clang_format_version=18.1.8
 deps=${DEPS_DIR:-.deps}
 cxx=${CXX:-g++}
-tests= lint= venv= clang= compiler=
+tests= lint= venv= clang= oldest= compiler=
 for arg; do
     case $arg in
     --tests) tests=1 ;;
     --venv) venv=1 ;;
     --lint) lint=1 ;;
     --clang) clang=1 ;;
+    --oldest) oldest=1 ;;
     --compiler) compiler=1 ;;
-    *) echo "error: $arg: expected --tests, --venv, --lint, --clang or --compiler" >&2 && exit 2 ;;
+    *) echo "error: $arg: expected --tests, --venv, --lint, --clang, --oldest or --compiler" >&2 && exit 2 ;;
     esac
 done
 
@@ -34,7 +36,7 @@ have() { command -v "$1" >/dev/null; }
 have_header() { [ -f "$deps/include/$1" ] || echo "#include <$1>" | "$cxx" -M -x c++ - >/dev/null 2>&1; }
 
 if have "$cxx"; then
-    # g++ 11, Ubuntu 22.04's, has no __builtin_shufflevector; clang++ 13 does not know all of C++20 that is used.
+    # g++ 11, Ubuntu 22.04's, has no __builtin_shufflevector. clang++ 13 was never tried.
     read -r clang_major gnu_major < <(echo '__clang_major__ __GNUC__' | "$cxx" -E -P -x c++ - 2>/dev/null | tail -n 1) || true
     if [ "$clang_major" != __clang_major__ ]; then gnu_major=; fi
     if [ "${gnu_major:-12}" -lt 12 ] || { [ -z "$gnu_major" ] && [ "${clang_major:-0}" -lt 14 ]; }; then
@@ -61,6 +63,7 @@ if [ -n "$tests" ] && [ "${USE_MPI:-auto}" != 0 ]; then
     have mpicxx || optional+=(libopenmpi-dev)
 fi
 [ -z "$clang" ] || have clang++-19 || have clang++ || optional+=(clang-19 libclang-rt-19-dev libomp-19-dev llvm-19)
+[ -z "$oldest" ] || have clang++-14 || optional+=(clang-14)
 formatter=
 if [ -n "$lint" ]; then
     for found in "$deps/lint/bin/clang-format" clang-format; do

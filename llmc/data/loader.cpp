@@ -127,7 +127,7 @@ DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), s
         num_shards += shards_.back().size();
     }
     const int64_t needed = B * T + 1;
-    require(num_tokens_ >= needed,
+    require(config.may_repeat || num_tokens_ >= needed,
             "%s: %lld tokens in %zu shards, and one batch needs %lld (%lld sequences * %lld tokens + 1); lower "
             "--batch-size or --seq-len, or prepare more data",
             config.pattern.c_str(), ll(num_tokens_), num_shards, ll(needed), ll(B), ll(T));

@@ -54,6 +54,7 @@ struct LoaderConfig {
     Packing packing = Packing::stream;
     int document_token = -1;  // the token that begins each document; for best-fit and pad
     DataOrder order = DataOrder::own;
+    bool may_repeat = false;  // whether a data set of fewer rows than a batch will do: the batch has some of them twice
 };
 
 // Tells a shard from another one with the same name.

@@ -243,7 +243,7 @@ std::vector<Field> RunFlags::fields() {
             Field{"output", "profile-steps", &profile_steps, "steps to profile, after two of warm-up"}.from(1, 1000),
             Field{"output", "val-every", &val_every, "steps between validations (0: only at the end)"}.from(0),
             Field{"output", "val-tokens", &val_tokens,
-                  "tokens per validation, whole batches, the same ones each time (0: all)"}
+                  "tokens per validation, in whole sequences, the same ones at any --batch-size and number of ranks (0: all)"}
                 .from(0),
             {"output", "eval-tasks", &eval_tasks,
              "task files to score the model on, separated by commas; made by scripts/make_hellaswag.py and "

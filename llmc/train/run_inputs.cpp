@@ -126,7 +126,7 @@ RunInputs::RunInputs(const RunConfig& config, const KnownTokenizer& known, World
         if (flags.trains()) train.emplace(loader);
         loader.pattern = flags.val_data, loader.shuffle = false, loader.batches_per_step = 1;
         loader.batch_size = int(least_batch_size(config.shares)), loader.step_rows = loader.first_row = 0;
-        loader.order = DataOrder::own;
+        loader.order = DataOrder::own, loader.may_repeat = true;
         if (!flags.val_data.empty()) val.emplace(loader);
         for (const std::string& path : flags.task_files())
             tasks.emplace_back(path).check(config.shape.vocab_size, config.step.T);

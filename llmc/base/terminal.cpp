@@ -24,11 +24,31 @@ static bool is_under_mpirun() { return std::getenv("OMPI_COMM_WORLD_RANK") || st
 
 Terminal terminal_of(FILE* stream) {
     const std::string kind = variable("TERM");
-    if (is_under_mpirun() || !isatty(fileno(stream)) || kind.empty() || kind == "dumb" || !variable("NO_COLOR").empty())
-        return {};
+    if (is_under_mpirun() || !isatty(fileno(stream))) return {};
     winsize size = {};
     const bool has_size = ioctl(fileno(stream), TIOCGWINSZ, &size) == 0;
-    return {.color = true, .utf8 = locale_is_utf8(), .columns = has_size ? size.ws_col : 0};
+    const bool has_color = !kind.empty() && kind != "dumb" && variable("NO_COLOR").empty();
+    return {.color = has_color, .utf8 = has_color && locale_is_utf8(), .columns = has_size ? size.ws_col : 0};
+}
+
+std::string fitted_lines(const Terminal& terminal, const std::string& text) {
+    constexpr size_t kIndent = 4;
+    const auto width = size_t(std::max(0, terminal.columns));
+    if (width < 4 * kIndent) return text;
+    std::string all;
+    for (size_t begin = 0; begin < text.size();) {
+        const size_t newline = std::min(text.find('\n', begin), text.size());
+        std::string rest = text.substr(begin, newline - begin);
+        while (rest.size() > width) {
+            const size_t space = rest.rfind(' ', width);
+            if (space == std::string::npos || space <= kIndent) break;  // a single long word
+            all += rest.substr(0, space) + "\n";
+            rest = std::string(kIndent, ' ') + rest.substr(space + 1);
+        }
+        all += rest + (newline < text.size() ? "\n" : "");
+        begin = newline + 1;
+    }
+    return all;
 }
 
 static constexpr int kCells = 12;

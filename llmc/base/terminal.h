@@ -1,5 +1,5 @@
 /*
-Color and a progress bar for lines on a terminal. Output to a file or a pipe stays plain text.
+Color, a progress bar and the width of lines on a terminal. Output to a file or a pipe stays plain text.
 */
 #pragma once
 #include <cstdio>
@@ -11,11 +11,14 @@ struct Terminal {
     int columns = 0;     // of the window; 0: not known
 };
 
-// The properties of the terminal that this stream writes to. No color unless it is a terminal, TERM names one with
-// color, and NO_COLOR (no-color.org) is unset or empty.
+// The properties of the terminal that this stream writes to; all unset if it is none. No color unless TERM names one
+// with color, and NO_COLOR (no-color.org) is unset or empty.
 Terminal terminal_of(FILE* stream);
 
 // Colors the line of a step or a validation, "step   120/2000 | loss 3.2841 | ...": highlights its first word and the
 // loss, and adds a progress bar (`done`: from 0 to 1) after the step if the window is wide enough. Unchanged if the
 // terminal has no color.
 std::string colored_line(const Terminal& terminal, const std::string& line, double done);
+
+// Breaks lines that are wider than the terminal at spaces; the rest of a line is indented.
+std::string fitted_lines(const Terminal& terminal, const std::string& text);

@@ -180,6 +180,7 @@ public:
         profiler_.finish();
         log_.end(state_.step, end_reason(), plans_made(device_), data_.mixture());
         evaluation_.say_best(end_reason());
+        if (world_.is_first()) std::printf("%s", end_.budget_text().c_str());
     }
 
     void save_before(const Error& error) override {
@@ -402,7 +403,8 @@ private:
         state_.tokens += config_.step.tokens_of_all();
         const CommCost cost = watch_->step(step_s * 1e3);
         balance_.step(stepper_->micro_batches_ms());
-        const StepRecord record = meter_.record(state_.step, step, start_of(state_.step), step_s, cost);
+        StepRecord record = meter_.record(state_.step, step, start_of(state_.step), step_s, cost);
+        if (flags_.time_budget_s > 0) record.left_s = flags_.time_budget_s - state_.training_s;
         state_.updates = step.updates;
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
         state_.step++;

@@ -49,14 +49,30 @@ static std::string step_text(int64_t step, int64_t steps) {
                   static_cast<long long>(steps));
 }
 
-std::string step_line(const StepRecord& record, int64_t steps, double eta_s) {
+std::string step_line(const StepRecord& record, int64_t steps, double eta_s, int columns) {
     const double tokens_per_s = double(record.tokens) / (record.ms / 1000);
-    const std::string mfu = record.mfu > 0 ? format(" | MFU %4.1f%%", 100 * record.mfu) : "";
-    const std::string cropped = std::isnan(record.cropped) ? "" : format(" | cropped %4.1f%%", 100 * record.cropped);
-    return format("step %s | loss %7.4f | norm %7.3f | lr %.2e | %8.*f ms | %5s tok/s%s%s | ETA %s",
-                  step_text(record.step, steps).c_str(), record.loss, record.norm, record.lr, record.ms < 99.95 ? 1 : 0,
-                  record.ms, count_text(tokens_per_s).c_str(), mfu.c_str(), cropped.c_str(),
-                  duration_text(eta_s).c_str());
+    struct Part {
+        std::string text;
+        int importance;
+    };
+    std::vector<Part> parts = {{"step " + step_text(record.step, steps), 9},
+                               {format("loss %7.4f", record.loss), 8},
+                               {format("norm %7.3f", record.norm), 4},
+                               {format("lr %.2e", record.lr), 5},
+                               {format("%8.*f ms", record.ms < 99.95 ? 1 : 0, record.ms), 3},
+                               {format("%5s tok/s", count_text(tokens_per_s).c_str()), 6},
+                               {record.mfu > 0 ? format("MFU %4.1f%%", 100 * record.mfu) : "", 2},
+                               {std::isnan(record.cropped) ? "" : format("cropped %4.1f%%", 100 * record.cropped), 1},
+                               {"ETA " + duration_text(eta_s), 7}};
+    const auto line = [&](int least) {
+        std::string text;
+        for (const Part& part : parts)
+            if (part.importance >= least && !part.text.empty()) text += (text.empty() ? "" : " | ") + part.text;
+        return text;
+    };
+    int least = 1;
+    while (columns > 0 && least < 8 && line(least).size() > size_t(columns)) least++;
+    return line(least);
 }
 
 std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms) {
@@ -98,7 +114,7 @@ int64_t last_step(const std::string& out_dir) {
 }
 
 RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
-    : out_dir_(out_dir), path_(out_dir + "/log.jsonl"), speaks_(true), options_(options), opened_(Clock::now()) {
+    : out_dir_(out_dir), path_(out_dir + "/log.jsonl"), speaks_(true), options_(options) {
     make_folders(out_dir);
     fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     require(fd_ >= 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
@@ -124,7 +140,6 @@ RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
 
 RunLog RunLog::on_console(const Options& options) {
     RunLog log;
-    log.opened_ = Clock::now();
     log.speaks_ = true;
     log.options_ = options;
     return log;
@@ -145,7 +160,6 @@ RunLog& RunLog::operator=(RunLog&& other) noexcept {
     std::swap(events_, other.events_);
     std::swap(resumed_step_, other.resumed_step_);
     std::swap(told_, other.told_);
-    std::swap(opened_, other.opened_);
     std::swap(first_step_end_, other.first_step_end_);
     std::swap(first_step_, other.first_step_);
     return *this;
@@ -289,11 +303,13 @@ void RunLog::resume(const RunFacts& facts, int64_t step, const std::string& from
                 text(read.loaded, read.most_loaded).c_str());
 }
 
-// From the wall time per step so far, which includes validation, samples and checkpoints.
-double RunLog::eta_s(int64_t step) {
+// From the wall time per step so far, which includes validation, samples and checkpoints, or what is left of the time
+// budget, which counts time in steps.
+double RunLog::eta_s(const StepRecord& record) {
     const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
     const Clock::time_point now = Clock::now();
-    const double budget_s = options_.time_budget_s - seconds(now - opened_);
+    const int64_t step = record.step;
+    const double budget_s = record.left_s;
     if (first_step_ < 0) {
         first_step_ = step;
         first_step_end_ = now;
@@ -325,12 +341,13 @@ void RunLog::step(const StepRecord& r) {
     if (!std::isnan(r.cropped)) line["cropped"] = number(r.cropped);
     write_record({line});
     const bool is_first = first_step_ < 0;
-    const double eta = eta_s(r.step);
+    const double eta = eta_s(r);
     if (is_first || r.step == options_.steps || r.step % options_.print_every == 0) {
         // By steps or by time, whichever ends the run sooner.
-        const double in_time = std::chrono::duration<double>(Clock::now() - opened_).count() / options_.time_budget_s;
+        const double in_time = options_.time_budget_s > 0 ? 1 - r.left_s / options_.time_budget_s : 0;
         const double in_steps = options_.steps ? double(r.step) / double(options_.steps) : 0;
-        std::puts(colored_line(terminal_, step_line(r, options_.steps, eta), std::max(in_steps, in_time)).c_str());
+        const std::string shown = step_line(r, options_.steps, eta, terminal_.columns);
+        std::puts(colored_line(terminal_, shown, std::max(in_steps, in_time)).c_str());
         std::fflush(stdout);
     }
 }

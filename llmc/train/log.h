@@ -65,6 +65,7 @@ struct StepRecord {
     double mfu = 0;          // model FLOP/s over the devices' peak; 0: the peak is not known
     int64_t saturated = -1;  // elements beyond a delayed FP8 scale's range; -1: no delayed scales
     double cropped = NAN;    // fraction of all documents' tokens that packing dropped so far; NaN: no packing
+    double left_s = std::numeric_limits<double>::infinity();  // of the time budget after this step, for the ETA
 };
 
 // Plans made by libraries: cuDNN's attention, cuBLASLt's GEMMs, and how many of these were timed.
@@ -113,10 +114,10 @@ class RunLog {
 public:
     enum class Mode { fresh, resume };  // empty the file, or add to it
     struct Options {
-        int64_t steps = 0;    // the run's last step, for "120/2000" and the ETA; 0: not known
-        int print_every = 1;  // steps per line on stdout; the file has them all
-        double time_budget_s = std::numeric_limits<double>::infinity();  // the run ends after this: for the ETA
-        bool tensorboard = false;                                        // also write events
+        int64_t steps = 0;         // the run's last step, for "120/2000" and the ETA; 0: not known
+        int print_every = 1;       // steps per line on stdout; the file has them all
+        double time_budget_s = 0;  // the run ends after this much training: for the bar; 0: no limit
+        bool tensorboard = false;  // also write events
     };
 
     RunLog() = default;
@@ -167,7 +168,7 @@ private:
     void write_line(const std::string& json);
     void write_record(const Record& record);  // a line, and its numbers as an event
     void write_event(const std::string& type, int64_t step, const Scalars& values);
-    double eta_s(int64_t step);
+    double eta_s(const StepRecord& record);
 
     std::string out_dir_, path_;
     int fd_ = -1;  // -1: no file
@@ -177,12 +178,12 @@ private:
     int64_t resumed_step_ = -1;
     std::set<std::string> told_;  // types of that step's records that are in earlier event files
     Terminal terminal_ = terminal_of(stdout);
-    Clock::time_point opened_;
     Clock::time_point first_step_end_;  // the ETA uses only later steps, because the first one warms up
     int64_t first_step_ = -1;
 };
 
 // The line for stdout, without its end: "step   120/2000 | loss 3.2841 | norm 0.41 | lr 6.00e-04 | ..."
-std::string step_line(const StepRecord& record, int64_t steps, double eta_s);
+// `columns`: of the terminal; fields that do not fit are left out, the least important ones first. 0: there are no limits.
+std::string step_line(const StepRecord& record, int64_t steps, double eta_s, int columns = 0);
 // A line for each task, and one for the score if there are several tasks.
 std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);

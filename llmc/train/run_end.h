@@ -8,6 +8,7 @@ Also after which steps periodic work is due; with islands, only after an outer s
   end.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);      after a step: whether any rank voted for these
   end.check_skipped();                                                an Error after too many skipped steps
   end.reason()                                                        "finished"
+  end.budget_text()                                                   that the time budget ended it before --steps
 
 A request by one rank takes effect on all ranks at the end of the step that carries its vote.
 */
@@ -75,6 +76,15 @@ public:
             format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: %s "
                    "with a lower --learning-rate or a --grad-clip",
                    kMostSkippedInARow, state_.step, has_saved ? "resume from an earlier checkpoint" : "start again"));
+    }
+
+    // A line for the end of a run whose budget was used up before its last step; "" otherwise.
+    std::string budget_text() const {
+        if (reason() != "time budget" || config_.by_time() || is_last(state_.step)) return "";
+        return format(
+            "stopped at step %ld of %ld, before the end of its schedules: --time-budget %g is used up; a "
+            "larger one, with --resume, continues\n",
+            state_.step, config_.steps, flags_.time_budget_s);
     }
 
     std::string reason() const {

@@ -7,6 +7,7 @@
 #include "llmc/base/flags.h"         // to_json
 #include "llmc/base/hash.h"          // hex64, xxh3
 #include "llmc/base/number_text.h"   // count_text
+#include "llmc/base/terminal.h"      // fitted_lines
 #include "llmc/data/utf8.h"          // printable
 #include "llmc/optim/outer_state.h"  // OuterState
 #include "llmc/train/step.h"         // why_no_graph
@@ -34,13 +35,13 @@ RunLog StartReport::begin_log(const RunState& state, const ReadBytes& read_bytes
     RunFlags flags = config.flags;
     RunLog::Options options{
         .steps = config.shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};
-    if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state.training_s);
+    options.time_budget_s = flags.time_budget_s;
     const int64_t before = request.resumed() ? 0 : last_step(flags.out_dir);
     RunLog log(flags.out_dir, request.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
     if (before > 0)
         std::printf("%s: the log of a run that made %lld steps and saved no checkpoint is replaced\n",
                     log.path().c_str(), static_cast<long long>(before));
-    std::printf("%s", printable(flags_by_source(flags.fields(), flags.sources)).c_str());
+    say(printable(flags_by_source(flags.fields(), flags.sources)));
     std::vector<std::string> passed_over;
     for (const PassedOver& other : request.checkpoint.passed_over) passed_over.push_back(other.path + ": " + other.why);
     if (request.resumed())
@@ -51,34 +52,38 @@ RunLog StartReport::begin_log(const RunState& state, const ReadBytes& read_bytes
 }
 
 void StartReport::print_evaluated() const {
-    std::printf("model: %s, %.2fM parameters; device: %s\n", request.path().c_str(), double(num_parameters) * 1e-6,
-                device.c_str());
-    std::printf("%s", kernel_line().c_str());
+    say(format("model: %s, %.2fM parameters; device: %s\n", request.path().c_str(), double(num_parameters) * 1e-6,
+               device.c_str()));
+    say(kernel_line());
+}
+
+void StartReport::say(const std::string& text) const {
+    std::printf("%s", fitted_lines(terminal_of(stdout), text).c_str());
 }
 
 void StartReport::print(const std::string& ranks, const std::string& placement) const {
     const RunFlags& flags = config.flags;
     const Recipe& recipe = config.recipe;
-    std::printf("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n", double(num_parameters) * 1e-6,
-                flags.fp8() ? "fp8" : type, flops_per_token * 1e-6, batch_text(config).c_str());
-    std::printf("%s", config.derivation.c_str());
+    say(format("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n", double(num_parameters) * 1e-6,
+               flags.fp8() ? "fp8" : type, flops_per_token * 1e-6, batch_text(config).c_str()));
+    say(config.derivation);
     if (config.step.graph)
         if (const std::string why = why_no_graph(config.step, on_gpu); !why.empty())
-            std::printf("--cuda-graph: without one: %s\n", why.c_str());
+            say(format("--cuda-graph: without one: %s\n", why.c_str()));
     if (!kernels.why_no_dependent_launch.empty())
-        std::printf("--dependent-launch: without it: %s\n", kernels.why_no_dependent_launch.c_str());
+        say(format("--dependent-launch: without it: %s\n", kernels.why_no_dependent_launch.c_str()));
     const std::string length = config.by_time()
                                    ? format("%g s, of which schedules are %ld steps", flags.time_budget_s, config.steps)
                                    : format("%ld steps", config.steps);
-    std::printf("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str());
+    say(format("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str()));
     double weights = 0;
     for (const SourceFacts& facts : data.mixture()) weights += facts.source.weight;
     for (const SourceFacts& facts : data.mixture())
-        std::printf("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
-                    count_text(double(facts.num_tokens)).c_str(), printable(facts.source.pattern).c_str());
-    std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data.train->num_tokens())).c_str(),
-                device.c_str(), ranks.c_str());
-    std::printf("%s%s%s%s", peak_line().c_str(), islands_line().c_str(), kernel_line().c_str(), placement.c_str());
+        say(format("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
+                   count_text(double(facts.num_tokens)).c_str(), printable(facts.source.pattern).c_str()));
+    say(format("data: %s tokens; device: %s; %s\n", count_text(double(data.train->num_tokens())).c_str(), device.c_str(),
+               ranks.c_str()));
+    say(peak_line() + islands_line() + kernel_line() + placement);
 }
 
 std::string StartReport::peak_line() const {

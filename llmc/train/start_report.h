@@ -44,6 +44,7 @@ struct StartReport {
 
 private:
     RunFacts facts() const;
+    void say(const std::string& text) const;
     std::string peak_line() const;
     std::string kernel_line() const;
     std::string islands_line() const;

@@ -38,6 +38,23 @@ TEST_CASE("a window too narrow for the bar has none", "[terminal]") {
     CHECK(visible(colored_line({.color = true, .columns = needed}, kStep, 0.5)).size() == size_t(needed));
 }
 
+TEST_CASE("lines wider than the terminal are broken at spaces", "[terminal]") {
+    const std::string text = "model: 0.81M parameters in fp32; batch: 12 sequences\n\ndata: 1.00M tokens\n";
+    CHECK(fitted_lines({}, text) == text);
+    CHECK(fitted_lines({.columns = 80}, text) == text);
+    CHECK(fitted_lines({.columns = 52}, text) == text);
+    CHECK(fitted_lines({.columns = 51}, text) ==
+          "model: 0.81M parameters in fp32; batch: 12\n    sequences\n\ndata: 1.00M tokens\n");
+    for (int columns = 20; columns < 60; columns++) {
+        const std::string fitted = fitted_lines({.columns = columns}, text);
+        for (size_t begin = 0, end; (end = fitted.find('\n', begin)) != std::string::npos; begin = end + 1)
+            CHECK(end - begin <= size_t(columns));
+    }
+    const std::string word(100, 'x');  // a path has no place to be broken
+    CHECK(fitted_lines({.columns = 40}, word + "\n") == word + "\n");
+    CHECK(fitted_lines({.columns = 40}, "no line break") == "no line break");
+}
+
 TEST_CASE("a validation has color and no bar", "[terminal]") {
     const std::string line = "val   500/2000 | loss  1.9000";
     CHECK(visible(colored_line({.color = true}, line, 0)) == line);
@@ -98,6 +115,7 @@ TEST_CASE("a terminal has color unless it is asked for none, a file never", "[te
     {
         const Variable asked("NO_COLOR", "1");
         CHECK(!terminal_of(terminal.get()).color);
+        CHECK(terminal_of(terminal.get()).columns == 123);
     }
     {
         const Variable empty("NO_COLOR", "");

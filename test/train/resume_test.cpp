@@ -114,9 +114,13 @@ TEST_CASE("a run that was stopped, at any step, goes on as if it had not been", 
 
 TEST_CASE("a used-up time budget ends a resumed run where it is", "[resume]") {
     const TinyRuns runs;
-    must_succeed(runs.train("a", {{"steps", "100000"}, {"time-budget", "0.01"}}));
+    const Finished ended = runs.train("a", {{"steps", "100000"}, {"time-budget", "0.01"}});
+    must_succeed(ended);
     const std::vector<int64_t> steps = checkpoint_steps(runs.path("a"));
     REQUIRE(steps.size() == 1);
+    CHECK(contains(ended.out, format("\nstopped at step %ld of 100000, before the end of its schedules: --time-budget "
+                                     "0.01 is used up; a larger one, with --resume, continues\n",
+                                     steps[0])));
     CHECK(state_in(step_folder(runs.path("a"), steps[0])).training_s >= 0.01);
     CHECK(runs.resume("a").exit_code == 0);
     CHECK(checkpoint_steps(runs.path("a")) == steps);

@@ -46,6 +46,12 @@ TEST_CASE("a run ends by its steps, its time or its patience, and says why", "[r
     run.config.flags.time_budget_s = 60;
     run.state.training_s = 60;
     CHECK(RunEnd(run.config, run.world, run.state).reason() == "time budget");
+    CHECK(contains(RunEnd(run.config, run.world, run.state).budget_text(), "stopped at step 5 of 10, "));
+    run.config.flags.schedule_by = "time";  // then the budget is the whole run
+    CHECK(RunEnd(run.config, run.world, run.state).budget_text() == "");
+    run.config.flags.schedule_by = "steps";
+    run.state.step = 10;
+    CHECK(RunEnd(run.config, run.world, run.state).budget_text() == "");
 }
 
 TEST_CASE("islands end by what all have heard", "[run_end]") {

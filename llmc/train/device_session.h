@@ -247,6 +247,7 @@ private:
     RunState state_;
     RunBalance<Device, T> balance_;
     int64_t first_step_ = 0, agreed_step_ = 0;  // agreed: the last step after which all islands had the same weights
+    int64_t unlearned_in_a_row_ = 0;            // the last steps, if they had no target to learn
     bool said_graph_error_ = false;
     bool ends_by_data_ = false;     // a rank's data cannot be used; the ranks' loaders are ahead of state_
     bool is_between_steps_ = true;  // false while finish_step() updates state_
@@ -399,6 +400,7 @@ private:
         const double finished_s = now_s(), step_s = finished_s - last_s_;
         last_s_ = finished_s;
         if (config_.counts_time(state_.step)) state_.training_s += step_s;
+        unlearned_in_a_row_ = step.applied || step.targets() > 0 ? 0 : unlearned_in_a_row_ + 1;
         agreed_training_s_ = double(step.sums.elapsed_us) * 1e-6;
         state_.tokens += config_.step.tokens_of_all();
         const CommCost cost = watch_->step(step_s * 1e3);
@@ -414,7 +416,7 @@ private:
         if (!step.applied)
             log_.skip(state_.step, step.loss, step.norm, step.targets() > 0 ? "not finite" : "nothing to learn");
         if (outer_) return;
-        end_.check_skipped();
+        end_.check_skipped(unlearned_in_a_row_, data_.cropped());
         hear([&](Vote vote) { return step.count(vote); });
     }
 
@@ -425,12 +427,13 @@ private:
         IslandNews::OfRank mine{.is_finite = outer_->look(),
                                 .has_bad_data = has_bad_data_,
                                 .skipped_in_a_row = state_.skipped_in_a_row,
+                                .unlearned_in_a_row = unlearned_in_a_row_,
                                 .updates = state_.updates,
                                 .elapsed_us = int64_t(state_.training_s * 1e6)};
         for (const Vote vote : votes()) mine.votes[size_t(vote)] = 1;
         const IslandNews news(ranks_, place_, mine);
         if (news.has_bad_data()) end_by_data();
-        news.check(state_.step);
+        news.check(state_.step, config_.step.T, data_.cropped());
         take_outer_step(*outer_, ranks_, state_.step);
 
         agreed_step_ = state_.step;

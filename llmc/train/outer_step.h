@@ -25,7 +25,7 @@ class IslandNews {
 public:
     // One rank's news. All members are int64_t, because they are sent as raw bytes.
     struct OfRank {
-        int64_t is_finite, has_bad_data, skipped_in_a_row, updates, elapsed_us;
+        int64_t is_finite, has_bad_data, skipped_in_a_row, unlearned_in_a_row, updates, elapsed_us;
         std::array<int64_t, std::size(StepSums().votes)> votes = {};
     };
 
@@ -43,7 +43,14 @@ public:
     }
     double training_s() const { return double(all_[0].elapsed_us) * 1e-6; }  // rank 0's
 
-    void check(int64_t step) const {
+    // `T`, `cropped`: of the data, for the error if an island finds nothing to learn in them.
+    void check(int64_t step, int64_t T, double cropped) const {
+        for (const OfRank& news : all_)
+            if (news.unlearned_in_a_row >= kMostSkippedInARow)
+                throw SharedError(kExitUsage, format("an island has had no target to learn in %ld steps in a row, up "
+                                                     "to step %ld: %s",
+                                                     news.unlearned_in_a_row, step,
+                                                     unlearned_advice("--train-data", T, cropped).c_str()));
         for (size_t r = 0; r < all_.size(); r++)
             if (!all_[r].is_finite || all_[r].skipped_in_a_row >= kMostSkippedInARow)
                 throw SharedError(

@@ -6,7 +6,7 @@ Also after which steps periodic work is due; with islands, only after an outer s
   if (end.stop_reason() || end.out_of_time() || end.is_last(state.step)) ...
   if (end.is_due(state.step, every)) ...                              for work that is done every `every` steps
   end.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);      after a step: whether any rank voted for these
-  end.check_skipped();                                                an Error after too many skipped steps
+  end.check_skipped(unlearned, cropped);                              an Error after too many skipped steps
   end.reason()                                                        "finished"
   end.budget_text()                                                   that the time budget ended it before --steps
 
@@ -24,6 +24,19 @@ A request by one rank takes effect on all ranks at the end of the step that carr
 #include "llmc/train/world.h"          // World
 
 inline constexpr int64_t kMostSkippedInARow = 10;
+
+// Why targets are not learned and what to do, for an error. `cropped`: DataLoader::cropped().
+inline std::string unlearned_advice(const char* data, int64_t T, double cropped) {
+    if (cropped > 0)
+        return format(
+            "what is learned does not fit into --seq-len %ld (%.0f%% of the tokens are cropped): raise it, "
+            "or shorten the documents of %s",
+            T, 100 * cropped, data);
+    return format(
+        "the masks of %s leave nothing in these rows of --seq-len %ld tokens: raise it, or prepare the data "
+        "again",
+        data, T);
+}
 
 class RunEnd {
 public:
@@ -68,7 +81,12 @@ public:
         all_out_of_time_ |= out_of_time;
     }
 
-    void check_skipped() const {
+    // `unlearned`: how many of the last skipped steps had no target to learn.
+    void check_skipped(int64_t unlearned, double cropped) const {
+        if (unlearned >= kMostSkippedInARow)
+            throw SharedError(kExitUsage,
+                              format("%ld steps in a row, up to step %ld, had no target to learn: %s", unlearned,
+                                     state_.step, unlearned_advice("--train-data", config_.step.T, cropped).c_str()));
         if (state_.skipped_in_a_row < kMostSkippedInARow) return;
         const bool has_saved = is_first_ && !checkpoint_steps(flags_.out_dir).empty();  // rank 0 prints the error
         throw SharedError(

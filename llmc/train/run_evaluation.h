@@ -32,6 +32,7 @@ Calls do nothing if the run lacks what they need: validation data, tasks or a pr
 #include "llmc/train/log.h"            // RunLog
 #include "llmc/train/prepare.h"        // PreparedRun
 #include "llmc/train/run_balance.h"    // RunBalance
+#include "llmc/train/run_end.h"        // unlearned_advice
 #include "llmc/train/run_inputs.h"     // RunInputs
 #include "llmc/train/stop.h"           // stop_signal
 #include "llmc/train/summary.h"        // RunSummary
@@ -76,6 +77,9 @@ public:
         const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
                    is_best = counts && state_.best.add(state_.step, seen_.loss);
         seen_step_ = state_.step;
+        if (seen_.targets == 0 && world_.is_first())
+            std::fprintf(stderr, "warning: no validation loss: none of its targets is learned; %s\n",
+                         unlearned_advice("--val-data", config_.step.T, data_.val->cropped()).c_str());
         log_.validation(state_.step, seen_.loss, seen_.bits_per_byte);
         return is_best;
     }

@@ -95,6 +95,29 @@ TEST_CASE("a run on shards with a mask learns what it says, with the same bits a
     }
 }
 
+TEST_CASE("rows too short for what is learned end a run with that cause, and a validation says it", "[masked]") {
+    const MaskedShards data;
+    const auto short_rows = [&](const std::string& out, const std::string& flags) {
+        return run(program("train_gpt") + " --train-data '" + data.scratch / "train_*.bin' --val-data '" +
+                   data.scratch / "val_*.bin' --vocab-size 60 --document-token 0 --num-layers 1 --num-heads 2 " +
+                   "--channels 32 --seq-len 1 --batch-size 2 --warmup-steps 0 --sample-tokens 0 --dtype fp32 " +
+                   "--threads 1 --packing pad --out-dir " + data.scratch / out + " " + flags);
+    };
+    const Finished ended = short_rows("a", "--steps 80");
+    INFO(ended.err);
+    CHECK(ended.exit_code == kExitUsage);
+    CHECK(contains(ended.err,
+                   "error: 10 steps in a row, up to step 10, had no target to learn: what is learned does "
+                   "not fit into --seq-len 1 ("));
+    CHECK(contains(ended.err, "% of the tokens are cropped): raise it, or shorten the documents of --train-data"));
+    CHECK_FALSE(contains(ended.err, "--learning-rate"));
+    const Finished validated = short_rows("b", "--steps 3");
+    CHECK(validated.exit_code == 0);
+    CHECK(contains(validated.err,
+                   "warning: no validation loss: none of its targets is learned; what is learned does "
+                   "not fit into --seq-len 1 ("));
+}
+
 TEST_CASE("shards whose masks leave nothing to learn are refused", "[masked]") {
     const MaskedShards data;
     ShardWriter writer(data.scratch / "train_000000.bin", 60, ShardMask::some_learned);

@@ -72,7 +72,12 @@ TEST_CASE("a run ends by skipped steps", "[run_end]") {
     EndOfRun run(100);
     const RunEnd end(run.config, run.world, run.state);
     run.state.skipped_in_a_row = kMostSkippedInARow - 1;
-    end.check_skipped();
+    end.check_skipped(0, NAN);
     run.state.skipped_in_a_row++;
-    CHECK_THROWS_AS(end.check_skipped(), SharedError);
+    CHECK_THROWS_AS(end.check_skipped(0, NAN), SharedError);
+    // Without a target to learn, the learning rate is not the cause.
+    const std::string error = error_of([&] { end.check_skipped(kMostSkippedInARow, 0.824); });
+    CHECK(contains(error, "had no target to learn: what is learned does not fit into --seq-len "));
+    CHECK(contains(error, "(82% of the tokens are cropped)"));
+    CHECK(contains(error_of([&] { end.check_skipped(kMostSkippedInARow, NAN); }), "the masks of --train-data leave"));
 }

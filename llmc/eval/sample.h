@@ -126,11 +126,11 @@ void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, i
 
 // Continues a prompt by config.num_tokens tokens and returns these; fewer if `stop` asks for that.
 template <class Device, class Type>
-std::vector<int32_t> sample(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, int64_t T,
+std::vector<int32_t> sample(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, int64_t T, int64_t num_ids,
                             const SampleConfig& config, Context context, Rng& rng, const StopAsked& stop = {}) {
     std::vector<Rng> rngs = {rng};
     std::vector<int32_t> tokens;
-    sample_each(model, prompt, T, model.shape.vocab_size, config, context, rngs, [&](size_t, int32_t token) {
+    sample_each(model, prompt, T, num_ids, config, context, rngs, [&](size_t, int32_t token) {
         tokens.push_back(token);
         return !(stop && stop());
     });

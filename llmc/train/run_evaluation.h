@@ -169,7 +169,8 @@ private:
         if (!world_.is_first()) return;
         Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // a resumed run draws the same sample
         const std::vector<int32_t> tokens =
-            sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::cached, rng, stop_asked());
+            sample(model_, data_.prompt, config_.step.T, tokenizer_.tokenizer->vocab_size(), flags_.sample(),
+                   Context::cached, rng, stop_asked());
         if (stop_signal()) return;  // it is not complete
         log_.sample(state_.step, flags_.prompt, tokenizer_.tokenizer->decode(tokens));
     }

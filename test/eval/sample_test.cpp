@@ -45,7 +45,7 @@ struct Model {
     }
     Ints continued(const Ints& prompt, const SampleConfig& config, uint64_t seed, Context context = Context::cached) {
         Rng rng(seed, Stream::sampling);
-        return sample(gpt, prompt, T, config, context, rng);
+        return sample(gpt, prompt, T, gpt.shape.vocab_size, config, context, rng);
     }
     // The logits after the last T of these tokens.
     Floats logits(Ints tokens) {

@@ -43,7 +43,7 @@ std::string in_memory(const Trained& trained, const std::string& prompt, const S
     const Tokenizer tokenizer = load_tokenizer(checkpoint + "/tokenizer.json");
     Rng rng(mix64(seed), Stream::sampling);
     return tokenizer.decode(
-        sample(model, tokenizer.encode(prompt), shape.max_seq_len, config, Context::recompute, rng));
+        sample(model, tokenizer.encode(prompt), shape.max_seq_len, shape.vocab_size, config, Context::recompute, rng));
 }
 
 }  // namespace
@@ -81,6 +81,20 @@ TEST_CASE("generate prints what sampling gives", "[generate]") {
     // Nothing was written.
     CHECK(checkpoint_steps(trained.folder) == std::vector<int64_t>{5, 6});
     CHECK(records_in(trained.folder, "sample").empty());
+}
+
+TEST_CASE("samples during training are of the tokenizer's symbols alone, as those of generate", "[generate]") {
+    // A model with ten times as many ids as symbols, before it has learned which ones there are.
+    const TinyRuns runs;
+    const Finished ended = runs.train("run", {{"vocab-size", "600"},
+                                              {"steps", "2"},
+                                              {"warmup-steps", "0"},
+                                              {"sample-every", "1"},
+                                              {"sample-tokens", "40"},
+                                              {"prompt", "Once"}});
+    must_succeed(ended);
+    CHECK(ended.err == "");
+    CHECK(records_in(runs.path("run"), "sample").size() == 2);
 }
 
 TEST_CASE("generate with rotary positions slides on", "[generate]") {

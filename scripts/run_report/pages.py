@@ -8,7 +8,19 @@ import statistics
 from .charts import Axis, axes_for_script, chart, number_text
 from .layout import document, duration, folded, key, legend, run_style, sample_text, section, table, wide_table
 from .markup import joined, markup
-from .records import UserError, changed_flags, is_number, last_header, last_mean, last_samples, series, smoothed, smoothing, state_of
+from .records import (
+    UserError,
+    changed_flags,
+    is_number,
+    last_header,
+    last_mean,
+    last_samples,
+    series,
+    smoothed,
+    smoothing,
+    state_of,
+    training_seconds,
+)
 
 
 def of_kind(references, kind, file=""):
@@ -88,10 +100,10 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
     if speed:
         summary.append(("median speed", f"{number_text(statistics.median(v for _, v in speed))} tokens/s"))
     if ms:
-        seconds = sum(v for _, v in ms) / 1000
+        seconds = training_seconds(records)
         if speed:
             summary.append(("tokens learned from", number_text(Axis(records, "tokens").last)))
-        summary.append(("time in training steps", duration(seconds)))
+        summary.append(("training time", duration(seconds)))
         if usd_per_hour:
             summary.append(("cost", f"{seconds / 3600 * usd_per_hour:.2f} USD at {usd_per_hour:g} an hour"))
     if comm["comm_ms"]:
@@ -177,16 +189,16 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
     files = list(dict.fromkeys(file for of in scores for file in of))
     bpb = [series(log, "val", "bpb") for log in logs]
     heads = ["run", "steps", "training loss", "best validation", "last validation"]
-    heads += (["bits per byte"] if any(bpb) else []) + ["tokens/s", "time"]
+    heads += (["bits per byte"] if any(bpb) else []) + ["tokens/s", "training time"]
     heads += [f"score on {file}" for file in files]
     heads += (["USD"] if usd_per_hour else []) + [reference.label for reference in references] + ["state"]
     rows, train_curves = [], []
     for i, (name, log) in runs:
         train, val = series(log, "step", "loss"), series(log, "val", "loss")
-        speed, ms = series(log, "step", "tokens_per_s"), series(log, "step", "ms")
+        speed = series(log, "step", "tokens_per_s")
         train_curves.append((css[i], axes[i].place(smoothed(train, smoothing(train))), False, name))
         best = min(val, key=lambda p: p[1]) if val else None
-        seconds = sum(v for _, v in ms) / 1000
+        seconds = training_seconds(log)
         row = [("key-" + css[i], name), max((r.get("step", 0) for r in log), default=0),
                f"{last_mean(train, smoothing(train)):.4f}" if train else "",
                f"{best[1]:.4f} at {best[0]}" if val else "", f"{val[-1][1]:.4f} at {val[-1][0]}" if val else ""]

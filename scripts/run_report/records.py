@@ -72,6 +72,12 @@ def series(records, kind, key):
     return sorted(points.items())
 
 
+def training_seconds(records):
+    """The time in steps, as --time-budget and --results count it: a run that follows its time leaves out its first ten steps."""
+    uncounted = 10 if last_header(records).get("config", {}).get("schedule-by") == "time" else 0
+    return sum(ms for step, ms in series(records, "step", "ms") if step > uncounted) / 1000
+
+
 def last_mean(points, window):
     return statistics.fmean(value for _, value in points[-window:])
 

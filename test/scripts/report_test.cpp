@@ -25,6 +25,22 @@ constexpr RunLog::Mode kFresh = RunLog::Mode::fresh, kResume = RunLog::Mode::res
 
 }  // namespace
 
+TEST_CASE("the training time is what the budget counts: without the first ten steps of a timed run", "[report]") {
+    const ScratchFolder out;
+    for (const std::string by : {"time", "steps"}) {
+        const std::string folder = out / by;
+        quietly([&] {
+            RunLog log(folder, kFresh, {.steps = 12});
+            log.start({"{\"schedule-by\":\"" + by + "\"}", "cpu", 1, "ff"});
+            for (int i = 1; i <= 12; i++)
+                log.step({.step = i, .loss = 1, .norm = 1, .lr = 1e-3, .ms = 1000, .tokens = 500});
+        });
+        REQUIRE(run("python3 -B scripts/report.py " + folder).exit_code == 0);
+        const std::string row = std::string("<td>training time</td><td>") + (by == "time" ? "0:02" : "0:12") + "</td>";
+        CHECK(contains(read_file(folder + "/report.html"), row));
+    }
+}
+
 TEST_CASE("the report draws what counts, the later run after a resume", "[report]") {
     const ScratchFolder out;
     const auto step = [](RunLog& log, int step, double loss) {
@@ -58,7 +74,7 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[report
     CHECK(contains(page, "2.5000 nats per token at step 4"));
     CHECK_FALSE(contains(page, "0.125"));
     CHECK(contains(page, "<td>median speed</td><td>500 tokens/s</td>"));
-    CHECK(contains(page, "<td>time in training steps</td><td>0:04</td>"));
+    CHECK(contains(page, "<td>training time</td><td>0:04</td>"));
     CHECK(contains(page, "&lt;RO&gt;</b>MEO &amp; "));
     CHECK(contains(page, "<td>prompt</td><td>&lt;i&gt;</td>"));
     // One point per step.

@@ -134,7 +134,7 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
     const auto note_result = [&](const Session& session, const std::string& status) {
         if (flags.results.empty() || !world.is_first()) return;
         try {
-            append_result(flags.results, flags, session.summary(seconds_since(began)), status);
+            append_result(flags.results, session.asked(), session.summary(seconds_since(began)), status);
         } catch (const Error& error) {
             std::fprintf(stderr, "warning: no row of this run: %s\n", printable(error.what()).c_str());
         }

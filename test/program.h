@@ -18,8 +18,10 @@ Tests train_gpt as a user runs it: tiny runs in a scratch folder, their logs and
 #include <vector>
 #include "llmc/base/file.h"            // read_file, FileWriter
 #include "llmc/base/flags.h"           // from_json
+#include "llmc/base/hash.h"            // xxh3
 #include "llmc/cpu/kernels.h"          // Cpu, for checkpointing.h
 #include "llmc/io/checkpoint.h"        // checkpoint_path, checkpoint_steps, verify
+#include "llmc/io/manifest.h"          // Manifest
 #include "llmc/train/checkpointing.h"  // RunState
 #include "llmc/train/log.h"            // StepRecord
 #include "test/testing.h"              // run, ScratchFolder
@@ -59,6 +61,17 @@ inline RunState state_in(const std::string& checkpoint) {
     RunState state;
     from_json(state.fields(), read_file(checkpoint + "/state.json"), checkpoint);
     return state;
+}
+
+// Writes a manifest for the files of a checkpoint, OUT/step_00000012, as they are now.
+inline void renew_manifest(const std::string& folder) {
+    Manifest manifest{std::stoll(folder.substr(folder.rfind('_') + 1)), {}};
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const std::string name = entry.path().filename(), content = read_file(entry.path());
+        if (name != "manifest.json")
+            manifest.files.push_back({name, content.size(), xxh3(content.data(), content.size())});
+    }
+    put_file(folder + "/manifest.json", to_json(manifest));
 }
 
 // Whether a checkpoint is being saved or removed in this folder: both use names that end in .tmp or .old.

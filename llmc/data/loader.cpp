@@ -204,6 +204,15 @@ void DataLoader::restore(const LoaderState& state) {
     start_next_batch();
 }
 
+int64_t DataLoader::num_unread_tokens() const {
+    int64_t tokens = 0;
+    if (config_.packing != Packing::stream) return 0;
+    for (const std::vector<TokenShard>& shards : shards_)
+        for (const TokenShard& shard : shards)
+            if (shard.num_tokens() <= config_.seq_len) tokens += shard.num_tokens();
+    return tokens;
+}
+
 double DataLoader::cropped() const {
     const auto cropped = double(step_begin_.cropped), packed = double(step_begin_.rows) * (config_.seq_len + 1.);
     return packed > 0 ? cropped / (cropped + packed) : NAN;

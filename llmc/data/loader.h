@@ -90,6 +90,8 @@ public:
 
     int64_t num_tokens() const { return num_tokens_; }                                // in all shards
     int64_t num_windows(uint64_t epoch = 0) const { return rows_->num_rows(epoch); }  // in one epoch
+    // Tokens in shards that are too short for a row, and never read. Packed rows need no length.
+    int64_t num_unread_tokens() const;
     // The fraction of tokens that packing has cropped so far. NaN: no packing or no rows yet.
     double cropped() const;
     // One entry per source; a single one if the pattern has no weights.

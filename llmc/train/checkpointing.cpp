@@ -30,6 +30,8 @@ void RunState::check(const std::string& path) const {
     for (const int64_t island : of_islands) within("island_updates", island, 0, step);
     require(std::isfinite(training_s) && training_s >= 0,
             "%s: training_s is %g: expected a time; use another checkpoint", path.c_str(), training_s);
+    require(std::isfinite(learning_rate) && learning_rate >= 0,
+            "%s: learning_rate is %g: expected a rate; use another checkpoint", path.c_str(), learning_rate);
 }
 
 int64_t RunState::updates_of(int island) const {

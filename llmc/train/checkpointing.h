@@ -67,10 +67,11 @@ struct RunState {
     int64_t step = 0;     // steps done, skipped ones included
     int64_t updates = 0;  // steps that changed the weights: the optimizer's count
     int64_t skipped_in_a_row = 0;
-    int64_t tokens = 0;     // trained on
-    LoaderState data = {};  // the data loader's position
-    uint64_t data_key = 0;  // data_key() of the data to which the position refers
-    double training_s = 0;  // time spent in steps
+    int64_t tokens = 0;        // trained on
+    LoaderState data = {};     // the data loader's position
+    uint64_t data_key = 0;     // data_key() of the data to which the position refers
+    double training_s = 0;     // time spent in steps
+    double learning_rate = 0;  // of the last step; 0: not known (older checkpoints)
     // --balance auto: the number of micro-batches of each rank, "3,1". A resume on the same number of ranks continues
     // with it; on another number it measures again.
     std::string micro_batches = "";
@@ -95,6 +96,7 @@ struct RunState {
                 {"", "waiting", &data.waiting, ""},
                 {"", "data_key", &data_key, ""},
                 {"", "training_s", &training_s, ""},
+                {"", "learning_rate", &learning_rate, ""},
                 {"", "micro_batches", &micro_batches, ""},
                 Field{"", "best_loss", &best.loss, ""}.or_else("none"),
                 {"", "best_step", &best.step, ""},

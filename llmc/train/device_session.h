@@ -99,6 +99,16 @@ public:
 
     const RunConfig& config() const override { return config_; }
 
+    RunFlags asked() const override {
+        RunFlags asked = request_.flags;
+        asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
+        if (!flags_.trains()) return asked;
+        asked.total_batch_size = config_.step.tokens_of_all();
+        asked.warmup_steps = config_.recipe.warmup_steps;
+        if (asked.dtype == "auto") asked.dtype = type_name<T>();
+        return asked;
+    }
+
     bool done() override {
         if (flags_.evaluates()) return true;
         is_stopped_ = end_.stop_reason() != nullptr;
@@ -407,6 +417,7 @@ private:
         balance_.step(stepper_->micro_batches_ms());
         StepRecord record = meter_.record(state_.step, step, start_of(state_.step), step_s, cost);
         if (flags_.time_budget_s > 0) record.left_s = flags_.time_budget_s - state_.training_s;
+        state_.learning_rate = record.lr;
         state_.updates = step.updates;
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
         state_.step++;
@@ -474,10 +485,6 @@ private:
         state_.data_key = data_key_;
         state_.micro_batches = balance_.saved();
         state_.data = ends_by_data_ ? start_of(state_.step).data : data_.train->state();
-        RunFlags asked = request_.flags;
-        // A list of micro-batches is for these ranks only and not kept for a resume. The step's size is kept.
-        if (asked.balance_mode().kind == BalanceMode::Kind::listed) asked.total_batch_size = config_.step.num_tokens();
-        asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
-        return {run_.tokenizer.json, run_.tokenizer.chat_template, state_, asked};
+        return {run_.tokenizer.json, run_.tokenizer.chat_template, state_, asked()};
     }
 };

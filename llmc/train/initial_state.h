@@ -76,10 +76,12 @@ inline void continue_data(DataLoader& train, const RunState& state, uint64_t key
                           const RunRequest& request, bool is_first) {
     if (state.data_key == key)
         train.restore(state.data);
-    else if (is_first)
-        std::fprintf(stderr,
-                     "warning: not the data, --seq-len, --packing, --shuffle, --seed or --data-order%s that %s was "
-                     "trained with: reading the data from their start\n",
-                     flags.data_order == "llmc" ? " (with it --batch-size and ranks)" : "",
-                     request.checkpoint.path.c_str());
+    else if (is_first) {
+        std::string changed =
+            request.changed({"seq-len", "packing", "document-token", "shuffle", "seed", "data-order"});
+        if (changed.empty()) changed = "the shards or weights of --train-data, or the token that documents begin with";
+        if (flags.data_order == "llmc") changed += ", or with --data-order llmc --batch-size or the ranks";
+        std::fprintf(stderr, "warning: changed since %s: %s; reading the data from their start\n",
+                     request.checkpoint.path.c_str(), changed.c_str());
+    }
 }

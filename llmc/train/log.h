@@ -183,7 +183,7 @@ private:
 };
 
 // The line for stdout, without its end: "step   120/2000 | loss 3.2841 | norm 0.41 | lr 6.00e-04 | ..."
-// `columns`: of the terminal; fields that do not fit are left out, the least important ones first. 0: there are no limits.
+// `columns`: of the terminal; fields that do not fit are left out, the least important ones first. 0: no limit.
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s, int columns = 0);
 // A line for each task, and one for the score if there are several tasks.
 std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);

@@ -13,7 +13,9 @@ constexpr int64_t kDefaultSteps = 2000;
 
 // The largest micro-batch that divides a step's sequences per rank and fits in memory.
 int64_t largest_batch(const RunFlags& flags, int64_t seq_len, int64_t world_size, const Fits& fits) {
-    const int64_t total = flags.total_batch_size, per_sequence = seq_len * world_size;
+    constexpr int64_t kMostEvaluated = 32;  // an evaluation has no step to divide, and gains no speed beyond this
+    const int64_t per_sequence = seq_len * world_size;
+    const int64_t total = flags.trains() ? flags.total_batch_size : kMostEvaluated * per_sequence;
     require(total > 0, "--batch-size auto divides --total-batch-size: give that, too");
     require(
         total % per_sequence == 0,
@@ -25,6 +27,21 @@ int64_t largest_batch(const RunFlags& flags, int64_t seq_len, int64_t world_size
         if (sequences % parts == 0 && fits(step_config(flags, sequences / parts, seq_len, world_size)))
             return sequences / parts;
     return 1;  // if even that does not fit, the error about memory says what to do
+}
+
+// A resumed run keeps its tokens per step. Unless it is given a batch size, which is only about memory, it takes the
+// largest one up to its former that divides them among the ranks. Returns a line about a change; "": there was none.
+std::string fit_batch(RunFlags& flags, int64_t seq_len, int64_t world_size) {
+    const auto is_of_checkpoint = [&](const char* name) { return flags.source_of(name) == "the checkpoint"; };
+    const int64_t total = flags.total_batch_size, before = *flags.batch_size, sequences = total / seq_len / world_size;
+    if (!is_of_checkpoint("total-batch-size") ||
+        !(is_of_checkpoint("batch-size") || flags.source_of("batch-size").empty()))
+        return "";
+    if (total % (seq_len * world_size) != 0 || sequences % before == 0) return "";
+    while (sequences % *flags.batch_size != 0) --*flags.batch_size;
+    flags.sources["batch-size"] = "the tokens per step";
+    return format("batch size: %d, not %ld, to keep the %ld tokens per step of the run, %ld for each of %ld %s\n",
+                  *flags.batch_size, before, total, total / world_size, world_size, world_size == 1 ? "rank" : "ranks");
 }
 
 DepthConfig depth_config_of(const RunFlags& flags, const GptShape& shape, int64_t world_size) {
@@ -188,9 +205,10 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     Decision decision{.flags = asked, .derivation = ""};
     RunFlags& flags = decision.flags;
     const int64_t seq_len = flags.seq_len(shape);
-    const bool by_depth = flags.model.depth > 0;
+    const bool by_depth = flags.model.depth > 0 && flags.trains();
     const bool sizes_differ =
         std::any_of(batch_sizes.begin(), batch_sizes.end(), [&](int size) { return size != batch_sizes[0]; });
+    if (!flags.trains() && !sizes_differ) flags.total_batch_size = 0;  // an evaluation makes no step
     const BalanceMode balance = flags.balance_mode();
     const bool is_shared =
         sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
@@ -226,6 +244,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
         flags.sources["batch-size"] = "memory";
     }
     flags.batch_size = flags.batch_size.value_or(kDefaultBatchSize);
+    const std::string fitted = is_shared || !flags.trains() ? "" : fit_batch(flags, seq_len, world_size);
     if (is_shared)
         decision.shares = shares_of(
             flags, sizes_differ ? batch_sizes : std::vector<int>(size_t(world_size), *flags.batch_size), seq_len);
@@ -256,6 +275,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
         // The recipe's warm-up depends on the number of steps, which is known now.
         if (decision.scaling.asked) decision.derivation += decision.scaling.text(flags.chosen_recipe()) + "\n";
     }
+    decision.derivation = fitted + decision.derivation;
     return decision;
 }
 
@@ -311,10 +331,12 @@ int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq
         flags.may_balance())
         advice += "; or --balance auto, on CPUs";
     const std::string ranks = world_size > 1 ? format(" x %ld ranks", world_size) : "";
+    const bool is_of_run = flags.source_of("total-batch-size") == "the checkpoint";
     throw Error(
         kExitUsage,
-        format("--total-batch-size %ld is not a multiple of --batch-size %ld x --seq-len %ld%s = %ld tokens: %s",
-               total_batch_size, B, seq_len, ranks.c_str(), micro_batches, advice.c_str()));
+        format("--total-batch-size %ld%s is not a multiple of --batch-size %ld x --seq-len %ld%s = %ld tokens: %s",
+               total_batch_size, is_of_run ? ", the tokens per step of the resumed run," : "", B, seq_len,
+               ranks.c_str(), micro_batches, advice.c_str()));
 }
 
 std::string batch_text(const StepConfig& step) {

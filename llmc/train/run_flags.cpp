@@ -66,7 +66,7 @@ std::vector<Field> RunFlags::fields() {
                 .or_else("default"),
             Field{"batch", "total-batch-size", &total_batch_size,
                   "tokens per step over all ranks, by gradient accumulation (0: one micro-batch per rank, with --depth "
-                  "from its scaling law)"}
+                  "from its scaling law; a resumed run keeps its number)"}
                 .from(0),
             Field{"length", "steps", &steps, "optimizer steps (auto: from the targets below, else 2000)"}
                 .from(0)
@@ -119,7 +119,7 @@ std::vector<Field> RunFlags::fields() {
             Field{"optimizer", "lr-schedule", &lr_schedule, "learning-rate schedule after warm-up"}.one_of(
                 {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid"}),
             Field{"optimizer", "warmup-steps", &warmup_steps,
-                  "steps of linear warm-up (recipe: the recipe's, at most a tenth of --steps)"}
+                  "steps of linear warm-up (recipe: the recipe's, at most a tenth of the run's first --steps)"}
                 .from(0)
                 .or_else("recipe"),
             Field{"optimizer", "final-lr-fraction", &final_lr_fraction, "final learning rate as a fraction of the peak"}
@@ -243,7 +243,8 @@ std::vector<Field> RunFlags::fields() {
             Field{"output", "profile-steps", &profile_steps, "steps to profile, after two of warm-up"}.from(1, 1000),
             Field{"output", "val-every", &val_every, "steps between validations (0: only at the end)"}.from(0),
             Field{"output", "val-tokens", &val_tokens,
-                  "tokens per validation, in whole sequences, the same ones at any --batch-size and number of ranks (0: all)"}
+                  "tokens per validation, in whole sequences, the same ones at any --batch-size and number of ranks "
+                  "(0: all)"}
                 .from(0),
             {"output", "eval-tasks", &eval_tasks,
              "task files to score the model on, separated by commas; made by scripts/make_hellaswag.py and "
@@ -263,7 +264,8 @@ std::vector<Field> RunFlags::fields() {
             Field{
                 "machine", "dtype", &dtype,
                 "type of weights and activations; auto: bf16 on a GPU and on CPUs whose bf16 GEMMs are measured to be "
-                "1.3 times as fast or more, else fp32; fp8: bf16 (fp32 on the CPU) with the blocks' large linear "
+                "1.3 times as fast or more, else fp32, and in a resumed run its type; fp8: bf16 (fp32 on the CPU) with "
+                "the blocks' large linear "
                 "layers in FP8 (GPUs from sm_89; the CPU emulates the arithmetic)"}
                 .one_of({"auto", "fp32", "bf16", "fp8"}),
             Field{"machine", "fp8-scaling", &fp8_scaling,
@@ -392,9 +394,7 @@ std::vector<Field> RunFlags::fields() {
 }
 
 void RunFlags::validate() const {
-    const auto scaling_from = sources.find("fp8-scaling");
-    require(fp8() || fp8_scaling == "current" ||
-                (scaling_from != sources.end() && scaling_from->second == "the checkpoint"),
+    require(fp8() || fp8_scaling == "current" || source_of("fp8-scaling") == "the checkpoint",
             "--fp8-scaling %s without --dtype fp8: give both, or leave it out", fp8_scaling.c_str());
     require(target_flops == 0 || target_param_data_ratio == 0 || model.depth > 0,
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
@@ -423,7 +423,8 @@ void RunFlags::validate() const {
             "--noise-scale compares ranks with equal shares of a step: leave it or --balance %s out", balance.c_str());
     const Recipe chosen = chosen_recipe();
     const int64_t num_steps = steps.value_or(0);
-    require(chosen.warmup_steps <= num_steps || num_steps == 0,
+    // A run that is resumed and shortened keeps its warm-up.
+    require(chosen.warmup_steps <= num_steps || num_steps == 0 || source_of("warmup-steps") == "the checkpoint",
             "--warmup-steps %ld is more than --steps %ld: lower one or raise the other", chosen.warmup_steps,
             num_steps);
     require(schedule_by != "time" || time_budget_s > 0,

@@ -122,6 +122,11 @@ struct RunFlags {
     bool may_balance() const {
         return islands_of_run() == 0 && data_order == "own" && zero_stage == 1 && !noise_scale && sum_order != "tree";
     }
+    // "" for a default.
+    std::string source_of(const std::string& name) const {
+        const auto found = sources.find(name);
+        return found == sources.end() ? "" : found->second;
+    }
     // Whether it trains, on --train-data.
     bool trains() const { return !evaluates() && !generates(); }
 

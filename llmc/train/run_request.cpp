@@ -4,9 +4,11 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <tuple>
 #include "llmc/base/check.h"               // require
-#include "llmc/base/file.h"                // read_file, thread_read_bytes
+#include "llmc/base/file.h"                // files_matching, read_file, thread_read_bytes
 #include "llmc/base/script.h"              // find_script, script_lines
+#include "llmc/data/mixture.h"             // data_sources
 #include "llmc/data/tokenizer.h"           // load_tokenizer
 #include "llmc/data/utf8.h"                // printable
 #include "llmc/interop/export.h"           // export_model
@@ -20,6 +22,37 @@ namespace {
 std::string text_of(const GptShape& s) {
     return format("%ld layers, %ld heads, %ld channels, a vocabulary of %ld", s.num_layers, s.num_heads, s.channels,
                   s.vocab_size);
+}
+
+// Fills in what the run decided at its start, if its checkpoint is an older one that does not tell. It stays decided:
+// neither the number of ranks nor a new --steps may change it.
+void fill_in_decided(RunFlags& flags, const RunState& state) {
+    const bool knows_length =
+        flags.steps || (flags.model.depth == 0 && flags.target_flops == 0 && flags.target_param_data_ratio == 0);
+    if (!flags.warmup_steps && knows_length) flags.warmup_steps = flags.chosen_recipe().warmup_steps;
+    if (flags.total_batch_size == 0 && flags.model.depth == 0 && state.step > 0 && state.tokens % state.step == 0)
+        flags.total_batch_size = state.tokens / state.step;
+}
+
+// Where the checkpoint's run looked for data that are not there now.
+void check_data_is_here(const RunFlags& flags) {
+    for (const auto& [flag, pattern, is_read] : {std::tuple{"train-data", flags.train_data, flags.trains()},
+                                                 {"val-data", flags.val_data, !flags.generates()}}) {
+        const std::string source = flags.source_of(flag);
+        if (!is_read || pattern.empty() || (!source.empty() && source != "the checkpoint")) continue;
+        for (const DataSource& data : data_sources(pattern))
+            require(!files_matching(data.pattern).empty() || data.pattern.starts_with("/"),
+                    "no file matches '%s' in %s: this relative path is from the checkpoint; resume in the folder where "
+                    "the run was started, or give --%s",
+                    data.pattern.c_str(), std::filesystem::current_path().c_str(), flag);
+    }
+}
+
+// The type of a checkpoint's weights. Collective.
+std::string stored_dtype(const FoundCheckpoint& checkpoint, Ranks& ranks) {
+    std::string type;
+    on_first_rank(ranks, [&] { type = StoredModel(checkpoint.path, true).dtype() == DType::bf16 ? "bf16" : "fp32"; });
+    return ranks.broadcast(type);
 }
 
 // Sets the source of all flags that differ from those before.
@@ -271,6 +304,17 @@ bool RunRequest::has_checkpoint_file(const std::string& name) const {
     return std::filesystem::exists(checkpoint.path + "/" + name, ignored);
 }
 
+std::string RunRequest::changed(const std::vector<const char*>& names) const {
+    RunFlags now = flags, then = before;
+    const std::vector<Field> ours = now.fields(), theirs = then.fields();
+    std::string all;
+    for (const char* name : names)
+        for (size_t i = 0; i < ours.size(); i++)
+            if (std::string(name) == ours[i].name && text_of(ours[i]) != text_of(theirs[i]))
+                all += (all.empty() ? "--" : ", --") + std::string(name);
+    return all;
+}
+
 RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     RunRequest request{.flags = line.run};
     RunFlags& flags = request.flags;
@@ -293,13 +337,30 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
             flags = RunFlags();
             flags.command = line.run.command;
             from_older_json(flags.fields(), request.checkpoint_file(kRunFlagsFile), stored);
+            fill_in_decided(
+                flags, run_state_of(request.checkpoint_file(kStateFile), request.checkpoint.path + "/" + kStateFile));
         });
         flags.resume.clear();
         flags.reset_launch();
         note_changes(flags, RunFlags(), "the checkpoint");
         optimizer = flags.chosen_recipe().optimizer();
+        request.before = flags;
         set_given(flags.fields(), line.given);
         note_given(flags, line.given);
+        if (flags.dtype == "auto") {
+            flags.dtype = stored_dtype(request.checkpoint, ranks);
+            flags.sources["dtype"] = "the checkpoint";
+        }
+        share_errors(ranks, [&] {
+            const std::string others = request.changed({"model", "depth"});
+            require(others.empty(),
+                    "%s is of a run with another %s: leave it out, or start a new run in another --out-dir",
+                    request.checkpoint.path.c_str(), others.c_str());
+            check_data_is_here(flags);
+        });
+        if (flags.trains() && flags.steps && ranks.rank == 0 && *flags.steps < request.checkpoint.step)
+            std::fprintf(stderr, "warning: --steps %lld is below the checkpoint's step %lld: nothing is trained\n",
+                         static_cast<long long>(*flags.steps), static_cast<long long>(request.checkpoint.step));
         // With `auto`, the folder in which it was found. A rank that does not share rank 0's folder uses its own.
         if (!line.given.has("out-dir"))
             flags.out_dir = line.run.resume == "auto" ? line.run.out_dir : parent_folder(request.checkpoint.path);

@@ -18,6 +18,7 @@ struct RunRequest {
     RunFlags flags;
     FoundCheckpoint checkpoint = {};                      // path: empty for a new run; passed_over: only on rank 0
     std::shared_ptr<const StoredModel> source = nullptr;  // --init-from's model in a new run, else null
+    RunFlags before = {};                                 // the flags of the checkpoint's run
 
     // Whether this rank sees the checkpoint's folder. If not, the path is rank 0's, and rank 0 has sent the small
     // files.
@@ -29,6 +30,8 @@ struct RunRequest {
     std::string local_run = {};  // from bring_in_local() (local_checkpoints.h)
 
     bool resumed() const { return !checkpoint.path.empty(); }
+    // The flags of these names whose values are not those of the checkpoint's run: "--steps, --seed"; "": none.
+    std::string changed(const std::vector<const char*>& names) const;
     // The content of one of the checkpoint's small files.
     std::string checkpoint_file(const std::string& name) const;
     bool has_checkpoint_file(const std::string& name) const;

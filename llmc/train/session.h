@@ -24,6 +24,9 @@ public:
     virtual ~Session() = default;
 
     virtual const RunConfig& config() const = 0;
+    // The flags that were asked for, with what was decided at the start and is part of the run from then on. A resumed
+    // run has those of an undisturbed one.
+    virtual RunFlags asked() const = 0;
 
     // Whether the run is over: all steps done, time used up, or told to stop. With the command `eval` it is from the
     // start. All ranks; may throw, as train_step() does.

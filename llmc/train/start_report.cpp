@@ -1,6 +1,7 @@
 // The report of a run before its first step.
 #include "llmc/train/start_report.h"
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <vector>
 #include "llmc/base/check.h"         // format
@@ -10,6 +11,7 @@
 #include "llmc/base/terminal.h"      // fitted_lines
 #include "llmc/data/utf8.h"          // printable
 #include "llmc/optim/outer_state.h"  // OuterState
+#include "llmc/optim/schedule.h"     // learning_rate
 #include "llmc/train/step.h"         // why_no_graph
 
 RunFacts StartReport::facts() const {
@@ -45,7 +47,7 @@ RunLog StartReport::begin_log(const RunState& state, const ReadBytes& read_bytes
     std::vector<std::string> passed_over;
     for (const PassedOver& other : request.checkpoint.passed_over) passed_over.push_back(other.path + ": " + other.why);
     if (request.resumed())
-        log.resume(facts(), state.step, request.checkpoint.path, passed_over, read_bytes);
+        log.resume(facts(), state.step, request.checkpoint.path, passed_over, read_bytes), say(rate_line(state));
     else
         log.start(facts());
     return log;
@@ -59,6 +61,36 @@ void StartReport::print_evaluated() const {
 
 void StartReport::say(const std::string& text) const {
     std::printf("%s", fitted_lines(terminal_of(stdout), text).c_str());
+}
+
+// That the learning rate jumps, because the flags draw another schedule than the run has followed so far; "" if it does
+// not.
+std::string StartReport::rate_line(const RunState& state) const {
+    if (config.by_time() || state.learning_rate == 0 || state.step >= config.steps) return "";
+    const double same = learning_rate(config.schedule, state.step - 1),
+                 next = learning_rate(config.schedule, state.step);
+    const auto is_near = [&](double rate) { return std::fabs(rate / state.learning_rate - 1) < 0.02; };
+    if (is_near(same) || is_near(next)) return "";
+    RunFlags flags = config.flags;
+    std::vector<const char*> names;
+    for (const Field& field : flags.fields())
+        if (std::string(field.section) == "length" || std::string(field.section) == "optimizer")
+            names.push_back(field.name);
+    const std::string changed = request.changed(names);
+    return format("learning rate: %.2e in step %ld, %.2e in step %ld, by another schedule (%s)\n", state.learning_rate,
+                  state.step, next, state.step + 1, changed.empty() ? "of this version" : changed.c_str());
+}
+
+std::string StartReport::data_line() const {
+    const auto tokens = double(data.train->num_tokens()), unread = double(data.train->num_unread_tokens());
+    const double passes = double(config.steps) * double(config.step.tokens_of_all()) / tokens;
+    std::string text = format("data: %s tokens", count_text(tokens).c_str());
+    if (!config.by_time() && data.mixture().empty() && passes > 1) text += format(", %.3g passes", passes);
+    text += "; device: " + device;
+    if (unread == 0) return text;
+    return format("data: %s of %s tokens are not read: their shards are shorter than --seq-len + 1\n",
+                  count_text(unread).c_str(), count_text(tokens).c_str()) +
+           text;
 }
 
 void StartReport::print(const std::string& ranks, const std::string& placement) const {
@@ -81,8 +113,7 @@ void StartReport::print(const std::string& ranks, const std::string& placement) 
     for (const SourceFacts& facts : data.mixture())
         say(format("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
                    count_text(double(facts.num_tokens)).c_str(), printable(facts.source.pattern).c_str()));
-    say(format("data: %s tokens; device: %s; %s\n", count_text(double(data.train->num_tokens())).c_str(), device.c_str(),
-               ranks.c_str()));
+    say(data_line() + "; " + ranks + "\n");
     say(peak_line() + islands_line() + kernel_line() + placement);
 }
 

@@ -45,6 +45,8 @@ struct StartReport {
 private:
     RunFacts facts() const;
     void say(const std::string& text) const;
+    std::string rate_line(const RunState& state) const;
+    std::string data_line() const;
     std::string peak_line() const;
     std::string kernel_line() const;
     std::string islands_line() const;

@@ -81,6 +81,7 @@ TEST_CASE("without shuffling, windows come in order from all shards, with odd B 
     const LoaderConfig c = shards.config(3, 5, false);
     DataLoader loader(c);
     CHECK(loader.num_tokens() == 51);
+    CHECK(loader.num_unread_tokens() == 5);
     REQUIRE(loader.shards().size() == 1);
     CHECK(loader.shards()[0].size() == 4);
     CHECK(loader.num_windows() == 8);

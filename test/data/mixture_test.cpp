@@ -197,7 +197,7 @@ TEST_CASE("a run on a mixture, packed or not: on ranks, resumed, and its end", "
                                                {"out-dir", runs.path(packing + " other")},
                                                {"train-data", mixture + "00"}}));
         must_succeed(other);
-        CHECK(contains(other.err, "warning: not the data, "));
+        CHECK(contains(other.err, ": the shards or weights of --train-data, or the token"));
     }
     const Finished refused = runs.train("x", {{"val-data", mixture}});
     CHECK(refused.exit_code == kExitUsage);

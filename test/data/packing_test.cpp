@@ -476,9 +476,9 @@ TEST_CASE("a packed run is the same when it is resumed, and at two ranks", "[pac
     CHECK(of(stream, "cropped_percent") == "none");
     CHECK((weights("stream") != weights("straight")));
     train("stream", best_fit + "--steps 61 --resume auto");
-    CHECK(contains(warnings, "warning: not the data, --seq-len, --packing"));
+    CHECK(contains(warnings, ": --packing; reading the data from their start\n"));
     train("resumed", best_fit + "--steps 61 --resume auto --document-token 97");
-    CHECK(contains(warnings, "warning: not the data, --seq-len, --packing"));
+    CHECK(contains(warnings, ": --document-token; reading the data from their start\n"));
 
     // nanochat's model is packed so unless something else is asked for, or was when it began.
     model = "--depth 1 --aspect-ratio 32 --head-size 32 --seq-len 32 ";

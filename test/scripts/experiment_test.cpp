@@ -16,8 +16,16 @@ TEST_CASE("--results appends a line for each run, under one header", "[experimen
     must_succeed(runs.train("a", {{"results", path}, {"description", "the\tfirst"}}));
     must_succeed(runs.train("b", {{"results", path}, {"seed", "8"}}));
     must_succeed(runs.train("c", {{"results", path}, {"steps", "100000"}, {"time-budget", "0.01"}}));
+    const FlagMap open = {{"results", path},
+                          {"total-batch-size", "0"},
+                          {"warmup-steps", "recipe"},
+                          {"checkpoint-every", "10"},
+                          {"keep", "9"}};
+    must_succeed(runs.train("open", open));
+    must_succeed(run(command_of(
+        {{"resume", step_folder(runs.path("open"), 10)}, {"out-dir", runs.path("resumed")}, {"results", path}})));
     const std::string text = read_file(path);
-    CHECK(lines_in(path) == 4);
+    CHECK(lines_in(path) == 6);
     CHECK(text.starts_with("commit\tconfig\tseed\tval_bpb\t"));
     CHECK(contains(text, "\tfinished\t" + runs.path("a") + "\tthe first\n"));
     CHECK(contains(text, "\ttime budget\t" + runs.path("c") + "\t\n"));
@@ -29,6 +37,7 @@ TEST_CASE("--results appends a line for each run, under one header", "[experimen
     };
     CHECK(config("a") == config("b"));  // but for the seed
     CHECK(config("a") != config("c"));
+    CHECK(config("resumed") == config("open"));  // whatever was left open
 
     put_file(path, "commit\tval_bpb\tmemory_gb\n");
     const Finished refused = runs.train("d", {{"results", path}});

@@ -1,8 +1,6 @@
 // Runs that start with the weights of another model, and checkpoints of older programs with fewer flags.
 #include <nlohmann/json.hpp>
-#include "llmc/base/hash.h"             // xxh3
 #include "llmc/interop/stored_model.h"  // StoredModel
-#include "llmc/io/manifest.h"           // Manifest
 #include "llmc/train/tokens.h"          // first_difference
 #include "test/program.h"
 
@@ -24,17 +22,6 @@ FlagMap data_flags(const TinyRuns& runs, const std::string& out, const FlagMap& 
 std::string last_validation(const std::string& out_dir) {
     const json record = json::parse(records_in(out_dir, "val").back());
     return record["loss"].dump();
-}
-
-// Writes a manifest for a folder's files as they are now.
-void renew_manifest(const std::string& folder) {
-    Manifest manifest{json::parse(read_file(folder + "/manifest.json"))["step"], {}};
-    for (const auto& entry : fs::directory_iterator(folder)) {
-        const std::string name = entry.path().filename(), content = read_file(entry.path());
-        if (name != "manifest.json")
-            manifest.files.push_back({name, content.size(), xxh3(content.data(), content.size())});
-    }
-    put_file(folder + "/manifest.json", to_json(manifest));
 }
 
 }  // namespace

@@ -229,7 +229,37 @@ TEST_CASE("a position in other data means nothing: they are read from their star
     must_succeed(runs.train("a", {{"steps", "6"}}));
     const Finished finished = runs.resume("a", {{"steps", "8"}, {"seed", "8"}});
     must_succeed(finished);
-    CHECK(
-        contains(finished.err, "warning: not the data, --seq-len, --packing, --shuffle, --seed or --data-order that"));
+    CHECK(contains(finished.err, "warning: changed since " + step_folder(runs.path("a"), 6) + ": --seed; reading"));
     CHECK(state_in(step_folder(runs.path("a"), 8)).data.position == 2 * 6);  // two steps of six windows
+    const Finished two = runs.resume("a", {{"steps", "9"}, {"seed", "9"}, {"shuffle", "false"}});
+    must_succeed(two);
+    CHECK(contains(two.err, ": --shuffle, --seed; reading the data from their start\n"));
+    fs::copy(runs.path("data/train_000000.bin"), runs.path("data/train_000001.bin"));
+    const Finished more = runs.resume("a", {{"steps", "10"}});
+    must_succeed(more);
+    CHECK(
+        contains(more.err, ": the shards or weights of --train-data, or the token that documents begin with; reading"));
+}
+
+TEST_CASE("data that a moved run does not find are looked for where its relative path leads, and that is said",
+          "[resume]") {
+    const TinyRuns runs;
+    const std::string here = fs::absolute(program("train_gpt"));
+    const FlagMap relative = {{"train-data", "data/train_*.bin"}, {"val-data", "data/val_*.bin"}, {"out-dir", "a"}};
+    FlagMap flags = runs.flags("a", with(relative, {{"steps", "6"}}));
+    const auto run_in = [&](const std::string& folder, const std::string& arguments) {
+        return run("cd '" + folder + "' && " + here + arguments);
+    };
+    must_succeed(run_in(runs.scratch.path, command_of(flags).substr(program("train_gpt").size())));
+    fs::create_directory(runs.path("elsewhere"));
+    for (const std::string command : {" train --steps 8", " eval"}) {
+        INFO(command);
+        const Finished moved = run_in(runs.path("elsewhere"), command + " --resume ../a");
+        CHECK(moved.exit_code == 2);
+        CHECK(contains(moved.err, "no file matches 'data/"));
+        CHECK(contains(moved.err, "/elsewhere: this relative path is from the checkpoint; resume in the folder where"));
+    }
+    must_succeed(run_in(runs.path("elsewhere"),
+                        " train --steps 8 --resume ../a --train-data '../data/train_*.bin' "
+                        "--val-data '../data/val_*.bin'"));
 }

@@ -108,6 +108,8 @@ TEST_CASE("a run ends with its figures, alone and as ranks", "[summary]") {
         CHECK(values["val_bpb"] == Approx(bpb).margin(5e-7));
         CHECK(bpb == Approx(loss / std::numbers::ln2).epsilon(1e-6));  // stories are ASCII: one byte per token
         CHECK(contains(ended.out, format(" | loss %7.4f | bpb %.4f\n", loss, bpb)));
+        // The file has 1.8k tokens, of which 20 steps of 32 or 96 are less or more.
+        CHECK(contains(ended.out, " passes; device: ") == (ranks == "3"));
         CHECK(values["num_steps"] == 20);
         CHECK(values["total_tokens_M"] == Approx(20 * 2 * 16 * (ranks == "0" ? 1 : 3) * 1e-6).margin(5e-4));
         CHECK(values["training_seconds"] <= values["total_seconds"]);

@@ -332,20 +332,6 @@ TEST_CASE("standard files that are closed, full or broken cost a run nothing", "
     }
 }
 
-TEST_CASE("what a run can do without costs no checkpoint", "[train_errors]") {
-    const TinyRuns runs;
-    // A sample of tokens that the tokenizer does not know.
-    const Finished finished =
-        runs.train("a", {{"steps", "6"}, {"vocab-size", "4000"}, {"sample-tokens", "20"}, {"sample-every", "3"}});
-    must_succeed(finished);
-    CHECK(contains(finished.err, "warning: no sample at step 3: token id "));
-    CHECK(contains(finished.err, "warning: no sample at step 6: token id "));
-    const std::vector<std::string> warnings = records_in(runs.path("a"), "warning");
-    REQUIRE(warnings.size() == 2);
-    CHECK(contains(warnings[1], "\"step\":6,\"what\":\"sample\",\"message\":\"token id "));
-    CHECK(find_checkpoint(runs.path("a")).step == 6);
-}
-
 TEST_CASE("a state or weights that no run can have come to", "[train_errors]") {
     const TinyRuns runs;
     must_succeed(runs.train("a", {{"steps", "2"}, {"warmup-steps", "0"}}));

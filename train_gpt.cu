@@ -8,12 +8,15 @@ Files in reading order: this one, llmc/train/device_session.h, llmc/train/step.h
 and llmc/cpu/layernorm.h (an op). doc/design.md is the map of the code; llmc/train/command.cpp, llmc/train/run_flags.cpp
 and doc/flags.md list the flags.
 */
+#include <errno.h>
+#include <sys/prctl.h>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include "llmc/base/build_id.h"       // anvil_version, build_id
 #include "llmc/base/file.h"           // open_standard_files
+#include "llmc/base/host_cpus.h"      // let_threads_use_given_cores
 #include "llmc/comm/host.h"           // raise_file_limit
 #include "llmc/comm/tcp_ranks.h"      // TcpRanks
 #include "llmc/comm/topology.h"       // links_line, network_text
@@ -23,7 +26,7 @@ and doc/flags.md list the flags.
 #include "llmc/train/backends.h"      // look_at_gpu
 #include "llmc/train/command.h"       // parse_command_line
 #include "llmc/train/doctor.h"        // doctor
-#include "llmc/train/omp_spin.h"      // limit_omp_spin
+#include "llmc/train/omp_spin.h"      // sets GOMP_SPINCOUNT
 #include "llmc/trace/trace_report.h"  // launch_table, limits_text, predicted_chrome_trace
 #include "llmc/train/plan.h"          // plan_runs
 #include "llmc/train/results.h"       // append_result
@@ -157,8 +160,13 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
 int main(int argc, char** argv) {
     open_standard_files();
     catch_cut_files();
+<<<<<<< HEAD
     outlive_file_limits();
     limit_omp_spin(argv);
+=======
+    prctl(PR_SET_NAME, program_invocation_short_name);  // else ps shows "exe" (omp_spin.h)
+    let_threads_use_given_cores();
+>>>>>>> cb02253 (train: threads, name and cores as they were given, whatever OpenMP binds)
     raise_file_limit();
     const auto began = std::chrono::steady_clock::now();
     int rank = 0, exit_code = kExitOk;

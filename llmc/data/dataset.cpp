@@ -12,6 +12,7 @@
 #include "llmc/base/check.h"         // require, ensure
 #include "llmc/base/file.h"          // FileWriter, read_file, write_file_atomically
 #include "llmc/base/hash.h"          // xxh3, hex64
+#include "llmc/base/host_cpus.h"     // usable_cores
 #include "llmc/base/json.h"          // OrderedJson
 #include "llmc/base/rng.h"           // mix64
 #include "llmc/base/script.h"        // find_script, script_lines
@@ -114,8 +115,7 @@ struct Split {
 class Maker {
 public:
     explicit Maker(const DatasetConfig& config) : config_(config) {
-        num_threads_ = config.threads > 0 ? config.threads : int(std::thread::hardware_concurrency());
-        num_threads_ = std::max(num_threads_, 1);
+        num_threads_ = config.threads > 0 ? config.threads : usable_cores();
         options_.field = config.field;
         options_.separator = unescaped(config.document_separator);
     }

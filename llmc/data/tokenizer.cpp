@@ -2,10 +2,11 @@
 #include "llmc/data/tokenizer.h"
 #include <algorithm>
 #include <thread>
-#include "llmc/base/check.h"  // require
-#include "llmc/data/bpe.h"    // Bpe
-#include "llmc/data/split.h"  // cut_between_pieces
-#include "llmc/data/utf8.h"   // code_point_at, utf8
+#include "llmc/base/check.h"      // require
+#include "llmc/base/host_cpus.h"  // usable_cores
+#include "llmc/data/bpe.h"        // Bpe
+#include "llmc/data/split.h"      // cut_between_pieces
+#include "llmc/data/utf8.h"       // code_point_at, utf8
 
 namespace {
 CodePoint require_code_point(std::string_view text, size_t at, const std::string& where) {
@@ -23,7 +24,7 @@ constexpr size_t kThreadBytes = 1 << 19;
 
 // Each thread encodes one part; the parts are cut where all patterns end a piece.
 std::vector<int32_t> encode_bpe(const Bpe& bpe, std::string_view text, int threads, bool is_beginning) {
-    if (threads == 0) threads = int(std::max(1u, std::thread::hardware_concurrency()));
+    if (threads == 0) threads = usable_cores();
     const size_t parts = std::clamp<size_t>(text.size() / kThreadBytes, 1, size_t(threads));
     std::vector<std::vector<int32_t>> ids(parts);
     std::vector<std::thread> helpers;

@@ -2,6 +2,7 @@
 #include "llmc/train/backend.h"
 #include <sys/resource.h>
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -9,21 +10,48 @@
 #include <omp.h>
 #endif
 #include "llmc/base/check.h"      // require, format
+#include "llmc/base/host_cpus.h"  // given_cores, share_of_cores, cpu_quota, use_given_cores
 #include "llmc/comm/host.h"       // host_gpus
 #include "llmc/cpu/kernels.h"     // cpu_kernels
 #include "llmc/train/backends.h"  // cpu_backend_fp32, cuda_backend_fp32, ...
 
 namespace {
 
-// The number given by the user, else the process's share of the cores on which it may run.
-int num_threads(const RunFlags& flags, int processes) {
-    if (flags.threads > 0 || processes == 1 || std::getenv("OMP_NUM_THREADS")) return flags.threads;
-    const int cores = int(std::thread::hardware_concurrency()), share = std::max(1, cores / processes);
+// The cores that each process of this host was given. Collective.
+std::vector<std::vector<int>> cores_of_host(World& world) {
+    if (world.group || world.is_alone()) return {given_cores()};
+    const std::vector<std::string> all = world.ranks.all_gather(core_list(given_cores()));
+    std::vector<std::vector<int>> of_host;
+    for (const int rank : world.ranks.host_ranks) of_host.push_back(cores_in(all[size_t(rank)]));
+    return of_host;
+}
+
+// The threads of a rank on the CPU.
+int num_threads(const Place& place, const RunFlags& flags, const std::vector<std::vector<int>>& of_host) {
+    const std::vector<int> mine = given_cores();
+    const double quota = cpu_quota() / place.processes;
+    CpuShare share{.cores = share_of_cores(mine, of_host), .quota = quota, .processes = place.processes};
 #ifdef _OPENMP
-    return std::min(share, omp_get_num_procs());  // fewer if a launcher has bound the process to some cores
+    share.is_asked = flags.threads > 0 || std::getenv("OMP_NUM_THREADS");
+    share.asked = flags.threads > 0 ? flags.threads : omp_get_max_threads();
+    share.places = omp_get_num_procs(), share.limit = omp_get_thread_limit();
+    share.is_bound = omp_get_proc_bind() != omp_proc_bind_false;
+    const int threads = share.threads();
+    // libgomp of each rank would bind its threads to the first of the same cores.
+    if (share.is_bound && share.cores < double(mine.size())) {
+#pragma omp parallel num_threads(threads)
+        use_given_cores();
+    }
+    if (place.is_first && flags.threads == 0)
+        if (const std::string crowd = crowd_warning(std::getenv("OMP_NUM_THREADS"), share.most()); !crowd.empty())
+            std::fprintf(stderr, "warning: %s\n", crowd.c_str());
 #else
-    return share;
+    const int threads = 1;
 #endif
+    const int host_cores = int(std::thread::hardware_concurrency());
+    if (place.is_first && flags.trains()) std::printf("%s", share.quota_line(host_cores).c_str());
+    if (place.is_first) std::fprintf(stderr, "%s", share.warnings(mine, host_cores).c_str());
+    return threads;
 }
 
 bool is_on_cpu(const RunFlags& flags) { return flags.device == "cpu" || !why_no_cuda().empty(); }
@@ -57,6 +85,7 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
     const Place place = world.place();
     share_errors(world.ranks, [&] { check_device(flags, place); });
     const std::string dtype = cpu_dtype(world, flags);
+    const std::vector<std::vector<int>> of_host = cores_of_host(world);  // also on GPUs: ranks may differ
     if (!is_on_cpu(flags) && flags.trains() && place.is_first)
         std::fprintf(stderr, "%s", unused_gpus_line(num_cuda_gpus(), place.processes).c_str());
     if (!is_on_cpu(flags))
@@ -65,12 +94,7 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
         const std::string line = no_gpu_line(has_cuda(), why_no_cuda(), host_gpus());
         if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
     }
-#ifdef _OPENMP
-    const std::string crowd =
-        flags.threads > 0 ? "" : crowd_warning(std::getenv("OMP_NUM_THREADS"), omp_get_num_procs());
-    if (!crowd.empty() && place.is_first) std::fprintf(stderr, "warning: %s\n", crowd.c_str());
-#endif
-    const int threads = num_threads(flags, place.processes);
+    const int threads = num_threads(place, flags, of_host);
     return dtype == "bf16" ? cpu_backend_bf16(threads) : cpu_backend_fp32(threads);
 }
 
@@ -95,6 +119,37 @@ void check_openmp() {
     const double kib = number * (letter == 'b' ? 0x1p-10 : letter == 'm' ? 0x1p10 : letter == 'g' ? 0x1p20 : 1);
     require(kib >= kLeastStackKiB, "OMP_STACKSIZE=%s: threads need at least %gk; unset it", stack, kLeastStackKiB);
 #endif
+}
+
+int CpuShare::threads() const {
+    int n = is_asked ? asked : std::min({int(cores + 1e-9), places, quota > 0 ? int(quota) : INT_MAX});
+    return std::max(1, std::min(n, limit));
+}
+
+int CpuShare::most() const { return quota > 0 ? std::clamp(int(quota), 1, places) : places; }
+
+std::string CpuShare::quota_line(int host_cores) const {
+    if (is_asked || quota <= 0 || quota >= std::min(cores, double(places))) return "";
+    const std::string ranks = processes > 1 ? format(" for %d ranks", processes) : "";
+    return format("CPU quota of this container or job: %g of %d cores%s\n", quota * processes, host_cores,
+                  ranks.c_str());
+}
+
+std::string CpuShare::warnings(const std::vector<int>& mine, int host_cores) const {
+    std::string text;
+    if (processes == 1 || cores >= double(mine.size())) return text;
+    if (is_bound)
+        text += format(
+            "warning: OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY would bind the threads of all %d ranks of this "
+            "host to the same cores (%s), so they are not bound: give each rank cores of its own (mpirun --bind-to, "
+            "srun --cpus-per-task, taskset)\n",
+            processes, core_list(mine).c_str());
+    if (mine.size() == 1 && host_cores > 1)
+        text += format(
+            "warning: several ranks of this host may use core %d alone, of %d: start them without taskset, or with "
+            "mpirun --bind-to none\n",
+            mine[0], host_cores);
+    return text;
 }
 
 std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& gpus) {

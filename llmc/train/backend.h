@@ -6,8 +6,10 @@ each pair, in the files *_backend_*; no other code is a template over both.
   const std::unique_ptr<Session> session = backend->open_session(world, request);
 */
 #pragma once
+#include <climits>
 #include <memory>
 #include <string>
+#include <vector>
 #include "llmc/comm/host.h"          // HostGpus
 #include "llmc/train/run_flags.h"    // RunFlags
 #include "llmc/train/session.h"      // Session
@@ -32,6 +34,22 @@ public:
 
 // The requested device and dtype. Collective: throws an Error on all ranks if the device is missing on any.
 std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
+
+// A rank's threads on the CPU.
+struct CpuShare {
+    double cores = 1, quota = 0;  // its part of those that it may use, and of the container's quota (0: none)
+    int processes = 1;            // of this host
+    bool is_asked = false;        // by --threads or OMP_NUM_THREADS
+    int asked = 1;
+    int places = 1, limit = INT_MAX;  // OpenMP's: omp_get_num_procs(), OMP_THREAD_LIMIT
+    bool is_bound = false;            // OMP_PROC_BIND
+
+    int threads() const;
+    int most() const;  // that can run at once
+    // For the start of a run; "": nothing to say. `mine`: the cores that this process may use.
+    std::string quota_line(int host_cores) const;
+    std::string warnings(const std::vector<int>& mine, int host_cores) const;
+};
 
 // Throws an Error if the environment would make OpenMP crash or hang in its first call, so none is made here; or if the
 // stack is too small for the program.

@@ -24,6 +24,7 @@
 #include "llmc/base/build_id.h"      // build_id, build_libraries, nvidia_package
 #include "llmc/base/check.h"         // Error, format
 #include "llmc/base/file.h"          // reason_of
+#include "llmc/base/host_cpus.h"     // cpu_quota
 #include "llmc/base/memory.h"        // kAlignment
 #include "llmc/base/number_text.h"   // count_text
 #include "llmc/comm/bench_comm.h"    // time_calls, measure_bandwidth
@@ -136,6 +137,7 @@ Finding check_processor(const std::string& cpuinfo, CpuLevel used, CpuLevel high
     std::string name = value_of("model name", cpuinfo);
     if (name.empty()) name = "a processor without a name";
     name += format(", %u cores", std::thread::hardware_concurrency());
+    if (const double quota = cpu_quota(); quota > 0) name += format(" (CPU quota: %g)", quota);
     if (used < highest)
         return warn(
             "processor", name + ", has " + text_of(highest) + ", and this run uses " + text_of(used),

@@ -301,7 +301,7 @@ std::vector<Field> RunFlags::fields() {
              "FLOP/s of this rank's device, of which MFU is a part; auto: the vendor's figure of a known GPU in bf16, "
              "else measured and kept in ~/.cache/anvil; measure: measured again; a number (165e12); 0: no MFU"},
             {"machine", "dry-run", &dry_run, "print the memory plan and exit"},
-            Field{"machine", "threads", &threads, "CPU threads (0: OMP_NUM_THREADS, else one per core)"}.from(0, 4096),
+            Field{"machine", "threads", &threads, "CPU threads (0: OMP_NUM_THREADS, else one per core, within the container's CPU quota)"}.from(0, 4096),
             {"machine", "seed", &seed, "seed of weights, data order and samples"},
 
             Field{"ranks", "launcher", &launch.launcher,

@@ -12,7 +12,8 @@
 #include <cstring>
 #include <ctime>
 #include <string>
-#include "llmc/base/check.h"   // require, format, kExitRank
+#include "llmc/base/check.h"      // require, format, kExitRank
+#include "llmc/base/host_cpus.h"  // use_given_cores
 #include "llmc/comm/launch.h"  // detect_launch
 
 namespace {
@@ -100,6 +101,7 @@ private:
         if (getppid() != parent) _exit(kExitRank);  // the parent died before prctl()
         signal(SIGTTOU, SIG_IGN);                   // the child may write to the terminal from the background
         sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+        use_given_cores();
         fcntl(saved_[1], F_SETFD, 0);
         setenv(kVariable, format("%d %d", saved_[1], int(has_saved_)).c_str(), 1);
         execv("/proc/self/exe", argv_);

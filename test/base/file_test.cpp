@@ -7,6 +7,7 @@
 #include <filesystem>
 #include "llmc/base/file.h"
 #include "llmc/base/hash.h"  // Hasher, xxh3
+#include "llmc/base/host_cpus.h"
 #include "llmc/base/host_memory.h"
 #include "test/processes.h"  // in_processes
 #include "test/testing.h"
@@ -231,4 +232,44 @@ TEST_CASE("the memory of a host is what its control groups leave of it", "[file]
     put("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "2048001\n");
     CHECK(host_memory_bytes(root.path) == 2048001);
     CHECK(host_memory_bytes() > 0);  // of this one
+}
+
+TEST_CASE("the cores of a host are what its control groups, its launcher and other ranks leave of it", "[file]") {
+    const ScratchFolder root;
+    const auto put = [&](const std::string& path, const std::string& content) {
+        make_folders(fs::path(root / path).parent_path());
+        write_file_atomically(root / path, content);
+    };
+    CHECK(cpu_quota(root.path) == 0);
+    put("proc/self/cgroup", "0::/slice/job\n");
+    CHECK(cpu_quota(root.path) == 0);
+    put("sys/fs/cgroup/slice/job/cpu.max", "max 100000\n");
+    CHECK(cpu_quota(root.path) == 0);
+    put("sys/fs/cgroup/slice/cpu.max", "350000 100000\n");  // of the group above
+    CHECK(cpu_quota(root.path) == 3.5);
+    put("sys/fs/cgroup/slice/job/cpu.max", "100000 50000\n");
+    CHECK(cpu_quota(root.path) == 2);
+    put("sys/fs/cgroup/cpu.max", "50000 100000\n");  // the container's own group is the top of what it sees
+    CHECK(cpu_quota(root.path) == 0.5);
+    put("proc/self/cgroup", "5:cpu,cpuacct:/docker/f00\n4:memory:/docker/f00\n");
+    CHECK(cpu_quota(root.path) == 0);
+    put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    CHECK(cpu_quota(root.path) == 0);
+    put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n");
+    CHECK(cpu_quota(root.path) == 4);
+
+    CHECK(core_list({}) == "");
+    CHECK(core_list({0, 1, 2, 5, 8, 9}) == "0-2,5,8-9");
+    CHECK(cores_in("0-2,5,8-9") == std::vector<int>{0, 1, 2, 5, 8, 9});
+    for (const char* wrong : {"x", "3-1", "-1", "0-99999"}) CHECK(cores_in(wrong).empty());
+    CHECK(core_list(given_cores()) == core_list(cores_in(core_list(given_cores()))));
+    CHECK(usable_cores() >= 1);
+
+    using Masks = std::vector<std::vector<int>>;
+    CHECK(share_of_cores({0, 1, 2, 3}, Masks{{0, 1, 2, 3}}) == 4);
+    CHECK(share_of_cores({0, 1, 2, 3}, Masks{{0, 1, 2, 3}, {0, 1, 2, 3}}) == 2);
+    CHECK(share_of_cores({2, 3}, Masks{{0, 1}, {2, 3}}) == 2);  // bound by a launcher
+    CHECK(share_of_cores({0, 1}, Masks{{0, 1}, {1}}) == 1.5);
+    CHECK(share_of_cores({7}, Masks{{7}, {7}, {7}, {7}}) == 0.25);
 }

@@ -5,7 +5,7 @@
 #include "llmc/base/hash.h"         // xxh3
 #include "llmc/base/host_memory.h"  // host_memory_bytes
 #include "llmc/io/manifest.h"       // Manifest
-#include "llmc/train/backend.h"     // crowd_warning
+#include "llmc/train/backend.h"     // crowd_warning, CpuShare
 #include "test/program.h"
 
 namespace fs = std::filesystem;
@@ -404,6 +404,59 @@ TEST_CASE("what OpenMP's variables ask for must be possible", "[train_errors]") 
     CHECK(contains(crowd_warning("5", 2), "OMP_NUM_THREADS=5, and this process may use 2 cores: "));
     CHECK(contains(crowd_warning("128", 1), "1 core: threads wait for each other"));
     CHECK(contains(crowd_warning("128", 2), "set it to 2"));
+}
+
+TEST_CASE("a rank's threads are its share of the cores, of the quota, and what OpenMP allows", "[train_errors]") {
+    const auto of = [](CpuShare share) { return share.threads(); };
+    CHECK(of({.cores = 64, .places = 64}) == 64);
+    CHECK(of({.cores = 64, .quota = 2.5, .places = 64}) == 2);
+    CHECK(of({.cores = 64, .quota = 0.3, .places = 64}) == 1);
+    CHECK(of({.cores = 0.25, .processes = 4, .places = 1}) == 1);
+    CHECK(of({.cores = 8, .places = 4}) == 4);  // OMP_PLACES names four
+    CHECK(of({.cores = 8, .places = 8, .limit = 3}) == 3);
+    CHECK(of({.cores = 8, .quota = 2, .is_asked = true, .asked = 6, .places = 8, .limit = 5}) == 5);
+    CHECK(CpuShare{.cores = 64, .quota = 2.5, .places = 64}.most() == 2);
+    CHECK(CpuShare{.cores = 32, .quota = 2, .processes = 2, .places = 64}.quota_line(64) ==
+          "CPU quota of this container or job: 4 of 64 cores for 2 ranks\n");
+    CHECK(CpuShare{.cores = 2, .quota = 2, .places = 2}.quota_line(64) == "");
+
+    const std::vector<int> four = {0, 1, 2, 3}, one = {5};
+    CHECK(CpuShare{.cores = 4, .places = 4, .is_bound = true}.warnings(four, 4) == "");
+    CHECK(CpuShare{.cores = 4, .processes = 2, .places = 4, .is_bound = true}.warnings(four, 8) == "");
+    CHECK(CpuShare{.cores = 2, .processes = 2, .places = 4}.warnings(four, 4) == "");
+    CHECK(contains(CpuShare{.cores = 2, .processes = 2, .places = 4, .is_bound = true}.warnings(four, 4),
+                   "warning: OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY would bind the threads of all 2 ranks of "
+                   "this host to the same cores (0-3)"));
+    CHECK(contains(CpuShare{.cores = 0.5, .processes = 2}.warnings(one, 4), "may use core 5 alone, of 4: "));
+    CHECK(CpuShare{.cores = 0.5, .processes = 2}.warnings(one, 1) == "");  // the host has no other
+}
+
+// libgomp binds the main thread before main(). Neither the program nor what it starts may be left with one core.
+TEST_CASE("OMP_PROC_BIND and the like cost no core, and the program keeps its name", "[train_errors]") {
+    const TinyRuns runs;
+    const std::string command = command_of(runs.flags("a", {{"threads", "0"}, {"steps", "0"}}));
+    const auto threads = [&](const std::string& variables, const std::string& more = "") {
+        std::filesystem::remove_all(runs.path("a"));
+        const Finished finished = run("env -u GOMP_SPINCOUNT -u OMP_NUM_THREADS " + variables + " " + command + more);
+        must_succeed(finished);
+        const size_t at = finished.out.find("device: cpu, ");
+        REQUIRE(at != std::string::npos);
+        return std::stoi(finished.out.substr(at + 13));
+    };
+    const int usual = threads("");
+    for (const char* variable : {"OMP_PROC_BIND=true", "OMP_PROC_BIND=close", "OMP_PLACES=threads"})
+        CHECK(threads(variable) == usual);
+    CHECK(threads("OMP_THREAD_LIMIT=1") == 1);
+    CHECK(threads("OMP_PROC_BIND=true", " --supervise") == usual);
+
+    std::filesystem::remove_all(runs.path("a"));
+    const Started long_run("env -u GOMP_SPINCOUNT OMP_PROC_BIND=true " +
+                               command_of(runs.flags("a", {{"steps", "100000"}, {"supervise", "true"}})),
+                           runs.path("long"));
+    for (int i = 0; i < 6000 && !std::filesystem::exists(runs.path("a/log.jsonl")); i++) usleep(10000);
+    CHECK(read_file("/proc/" + std::to_string(long_run.pid) + "/comm") == "train_gpt\n");
+    const Finished finished = long_run.finish(SIGTERM);
+    CHECK(finished.exit_code == 0);
 }
 
 TEST_CASE("an output folder that cannot be written to", "[train_errors]") {

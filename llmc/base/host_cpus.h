@@ -1,0 +1,29 @@
+/*
+The cores that this process may use.
+
+If OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY is set, libgomp binds the main thread to one core before main() runs.
+Threads and programs that it starts inherit that. So the cores are noted earlier still, before any library starts.
+*/
+#pragma once
+#include <string>
+#include <vector>
+
+// Those that taskset, a launcher or a batch system left to this process, ascending.
+std::vector<int> given_cores();
+// Lets the calling thread, and what it starts, use all of them.
+void use_given_cores();
+// Lets all threads that std::thread and std::async start from now on use all of them.
+void let_threads_use_given_cores();
+
+// The CPU quota of the control groups that contain this process, in cores; 0: none. `root`: as in control_groups.h.
+double cpu_quota(const std::string& root = "");
+
+// The default number of threads: one per given core, as far as the quota allows; at least 1.
+int usable_cores();
+
+// A rank's part of the cores: each core is divided among the ranks that were given it.
+double share_of_cores(const std::vector<int>& mine, const std::vector<std::vector<int>>& of_ranks);
+
+// {0, 1, 2, 8} <-> "0-2,8". Text that is no such list is an empty one.
+std::string core_list(const std::vector<int>& cores);
+std::vector<int> cores_in(const std::string& list);

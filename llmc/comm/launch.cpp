@@ -15,6 +15,12 @@ struct Numbers {
     int rank, world_size, local_rank;
 };
 
+// Variables that launchers without a section of their own set to the number of processes or hosts.
+constexpr const char* kCounts[] = {"AWS_BATCH_JOB_NUM_NODES", "FLUX_JOB_SIZE",      "JSM_NAMESPACE_SIZE",
+                                   "LEPTON_JOB_TOTAL_WORKERS", "MV2_COMM_WORLD_SIZE"};
+// Variables that number the copies of a job and do not say how many there are.
+constexpr const char* kIndices[] = {"JOB_COMPLETION_INDEX", "VC_TASK_INDEX"};
+
 class Detector {
 public:
     Detector(const LaunchFlags& flags, const Environment& environment, bool has_mpi)
@@ -96,18 +102,20 @@ private:
         const Address address = parse_address(master);
         launch.meet = Launch::Meet::at_address;
         launch.secret = given_secret(environment_);
-        launch.master = (address.host.find(':') == std::string::npos ? address.host : "[" + address.host + "]") + ":" +
-                        std::to_string(address.port);
+        launch.master = address_text(address.host, address.port);
         return launch;
     }
 
     // --master, else MASTER_ADDR with MASTER_PORT, else "".
     std::string given_master() const {
         if (!flags_.master.empty() || !has("MASTER_ADDR")) return flags_.master;
-        int port = has("MASTER_PORT") ? number("MASTER_PORT", 1) : kDefaultPort;
+        int port = given_port("MASTER_PORT");
         // If torchrun's agent has its own store at that port, rank 0 cannot listen there and takes the next port.
         if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") port += port < 65535 ? 1 : -1;
-        const std::string host = text("MASTER_ADDR");
+        return address_text(text("MASTER_ADDR"), port);
+    }
+    int given_port(const char* name) const { return has(name) ? number(name, 1) : kDefaultPort; }
+    static std::string address_text(const std::string& host, int port) {
         return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
     }
 
@@ -116,16 +124,21 @@ private:
                 flags_.launcher.c_str());
         require(flags_.world_size > 0, "--rank %d is given without --world-size: say how many ranks there are",
                 flags_.rank);
-        require(flags_.rank >= 0,
+        const char* index = nullptr;
+        for (const char* name : kIndices)
+            if (has(name)) index = name;
+        const int rank = flags_.rank < 0 && index ? number(index, 0) : flags_.rank;
+        require(rank >= 0,
                 "--world-size %d is given without --rank: say which rank this is, from 0 to %d; every rank is started "
                 "by its own command",
                 flags_.world_size, flags_.world_size - 1);
-        require(flags_.rank < flags_.world_size, "--rank %d is not below --world-size %d: ranks are numbered from 0",
-                flags_.rank, flags_.world_size);
+        require(rank < flags_.world_size, "%s %d is not below --world-size %d: ranks are numbered from 0",
+                flags_.rank < 0 ? index : "--rank", rank, flags_.world_size);
         require(flags_.world_size == 1 || !flags_.master.empty(),
                 "--world-size %d needs --master HOST:PORT, where rank 0 runs (localhost:%d if all run here)",
                 flags_.world_size, kDefaultPort);
-        return meet_at(make({flags_.rank, flags_.world_size, flags_.local_rank}, "--rank and --world-size"),
+        return meet_at(make({rank, flags_.world_size, flags_.local_rank},
+                            flags_.rank < 0 ? "--world-size and the pod's index" : "--rank and --world-size"),
                        flags_.master);
     }
 
@@ -150,9 +163,66 @@ private:
             return by_slurm();
         }
         if (has_torchrun) return by_torchrun();
+        if (has("PET_NODE_RANK") || has("PET_NNODES")) return by_torchrun_defaults();
+        if (has("SKYPILOT_NODE_RANK") || has("SKYPILOT_NUM_NODES")) return by_skypilot();
+        check_alone();
         Launch alone;
         alone.local_rank = flags_.local_rank;
         return alone;
+    }
+
+    // One process that others may be copies of must not train alone.
+    void check_alone() const {
+        for (const char* name : kCounts)
+            require(!has(name) || number(name, 0) <= 1,
+                    "%s=%s in the environment says that this is one of several processes, and not how they meet: give "
+                    "each --rank, --world-size and --master, or --launcher none to run as one rank",
+                    name, text(name).c_str());
+        for (const char* name : kIndices)
+            require(!has(name),
+                    "%s=%s in the environment says that this is a pod of an indexed job, and not how many there are: "
+                    "give --world-size, the number of pods, and --master, the host of pod 0 (the rank is %s then), or "
+                    "--launcher none if each pod is a run of its own",
+                    name, text(name).c_str(), name);
+        require(text("SM_HOSTS").find(',') == std::string::npos,
+                "SM_HOSTS=%s in the environment says that this is one of several processes, and not which: give each "
+                "--rank, --world-size and --master, or --launcher none to run as one rank",
+                text("SM_HOSTS").c_str());
+    }
+
+    // torchrun's defaults (Kubeflow's TrainJob sets them), without torchrun: they number hosts, with one process on each.
+    Launch by_torchrun_defaults() const {
+        const std::string per_host = text("PET_NPROC_PER_NODE");
+        require(per_host == "1" || per_host.empty() || !std::isdigit(static_cast<unsigned char>(per_host[0])),
+                "PET_NPROC_PER_NODE=%s in the environment asks for several processes on each host, and this is one "
+                "alone: start torchrun --no-python ./train_gpt ..., or set it to 1 (numProcPerNode of a TrainJob)",
+                per_host.c_str());
+        const Launch launch = make(numbers("PET_NODE_RANK", "PET_NNODES", "LOCAL_RANK"),
+                                   "torchrun's defaults (PET_NODE_RANK and PET_NNODES)");
+        std::string master = flags_.master;
+        if (master.empty() && has("PET_MASTER_ADDR")) 
+            master = address_text(text("PET_MASTER_ADDR"), given_port("PET_MASTER_PORT"));
+        if (master.empty()) master = given_master();
+        require(launch.world_size == 1 || !master.empty(),
+                "PET_NNODES=%d is set in the environment and PET_MASTER_ADDR is not: set it to the host of rank 0, or "
+                "give --master HOST:PORT",
+                launch.world_size);
+        return meet_at(launch, master);
+    }
+
+    // SkyPilot runs a task's commands once on each host.
+    Launch by_skypilot() const {
+        const Launch launch = make(numbers("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "LOCAL_RANK"),
+                                   "SkyPilot, one on each host");
+        std::string master = given_master();
+        const std::string hosts = text("SKYPILOT_NODE_IPS");  // one a line
+        if (master.empty() && !hosts.empty())
+            master = address_text(hosts.substr(0, hosts.find_first_of(" \r\n")), given_port("MASTER_PORT"));
+        require(launch.world_size == 1 || !master.empty(),
+                "SKYPILOT_NUM_NODES=%d is set in the environment and SKYPILOT_NODE_IPS is not: give --master "
+                "HOST:PORT, where rank 0 runs",
+                launch.world_size);
+        return meet_at(launch, master);
     }
 
     bool has_ompi() const { return has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE"); }

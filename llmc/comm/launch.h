@@ -14,7 +14,11 @@ The first of these that is present decides:
   PMI          PMI_RANK, PMI_SIZE, MPI_LOCALRANKID: MPICH, Intel MPI
   Slurm        SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, in processes that srun started
   torchrun's   variables without TORCHELASTIC_RUN_ID, set by another launcher
-  nothing      one rank
+  PET          PET_NODE_RANK, PET_NNODES, PET_MASTER_ADDR, PET_MASTER_PORT: torchrun's defaults, which Kubeflow's
+               TrainJob sets in each pod. One process per host
+  SkyPilot     SKYPILOT_NODE_RANK, SKYPILOT_NUM_NODES, SKYPILOT_NODE_IPS. One process per host
+  nothing      one rank. An Error if another variable says that there are more: JOB_COMPLETION_INDEX of an indexed
+               Kubernetes job (its rank, if --world-size and --master are given), AWS_BATCH_JOB_NUM_NODES, ...
 
 Under an MPI launcher ranks find each other by MPI, unless --master is given. Otherwise they meet at the address of rank
 0: --master, MASTER_ADDR, or the first of Slurm's nodes. An incomplete environment is an Error, and so is a launch whose

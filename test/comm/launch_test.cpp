@@ -225,6 +225,65 @@ TEST_CASE("torchrun, and its variables set by others", "[launch]") {
     CHECK(contains(error({}, launcher("torchrun")), "and RANK is not"));
 }
 
+// Kubeflow's TrainJob (pkg/constants/constants.go of kubeflow/trainer), SkyPilot, indexed jobs of Kubernetes, and others
+TEST_CASE("copies that cluster software starts are ranks, or an error, and never runs of their own", "[launch]") {
+    const Variables pet = {{"PET_NNODES", "2"},          {"PET_NODE_RANK", "1"},
+                           {"PET_NPROC_PER_NODE", "1"},  {"PET_MASTER_ADDR", "job-node-0-0.job"},
+                           {"PET_MASTER_PORT", "29400"}, {"JOB_COMPLETION_INDEX", "1"}};
+    CHECK(text(detect(pet)) == "1 of 2 at job-node-0-0.job:29400");
+    CHECK(detect(pet).describe() == "2 ranks, by torchrun's defaults (PET_NODE_RANK and PET_NNODES)");
+    CHECK(text(detect(without(pet, "PET_MASTER_PORT"))) == "1 of 2 at job-node-0-0.job:29500");
+    CHECK(text(detect(pet, master("big1:80"))) == "1 of 2 at big1:80");
+    CHECK(text(detect(with(pet, {{"PET_NPROC_PER_NODE", "auto"}}))) == "1 of 2 at job-node-0-0.job:29400");
+    CHECK(text(detect(with(pet, {{"PET_NNODES", "1"}, {"PET_NODE_RANK", "0"}}))) == "0 of 1");
+    CHECK(text(detect(with(pet, kTorchrun))) ==
+          "1 of 2 at node1:1234 local 0 key torchrun abc.0");  // torchrun in a pod
+    CHECK(text(detect(pet, launcher("none"))) == "0 of 1");
+    CHECK(contains(error(with(pet, {{"PET_NPROC_PER_NODE", "8"}})),
+                   "2: PET_NPROC_PER_NODE=8 in the environment asks for several processes on each host, and this is "
+                   "one alone: start torchrun"));
+    CHECK(contains(error(without(pet, "PET_MASTER_ADDR")), "2: PET_NNODES=2 is set in the environment and PET_MASTER"));
+    CHECK(contains(error(without(pet, "PET_NODE_RANK")), "2: PET_NNODES is set in the environment and PET_NODE_RANK"));
+    CHECK(
+        contains(error(with(pet, {{"PET_NNODES", "1:4"}})), "2: PET_NNODES=1:4 in the environment: expected a whole"));
+
+    const Variables sky = {{"SKYPILOT_NUM_NODES", "2"},
+                           {"SKYPILOT_NODE_RANK", "1"},
+                           {"SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2\n"},
+                           {"SKYPILOT_NUM_GPUS_PER_NODE", "8"}};
+    CHECK(text(detect(sky)) == "1 of 2 at 10.0.0.1:29500");
+    CHECK(detect(sky).describe() == "2 ranks, by SkyPilot, one on each host");
+    CHECK(text(detect(with(sky, {{"MASTER_PORT", "8008"}}))) == "1 of 2 at 10.0.0.1:8008");
+    CHECK(text(detect(with(sky, {{"SKYPILOT_NODE_IPS", "fd00::1\nfd00::2"}}))) == "1 of 2 at [fd00::1]:29500");
+    CHECK(text(detect(with(sky, {{"SKYPILOT_NUM_NODES", "1"}, {"SKYPILOT_NODE_RANK", "0"}}))) == "0 of 1");
+    CHECK(contains(error(without(sky, "SKYPILOT_NODE_IPS")), "SKYPILOT_NODE_IPS is not: give --master HOST:PORT"));
+    CHECK(contains(error(without(sky, "SKYPILOT_NODE_RANK")), "SKYPILOT_NODE_RANK is not"));
+
+    for (const char* index : {"JOB_COMPLETION_INDEX", "VC_TASK_INDEX"}) {
+        const Variables pod = {{index, "1"}};
+        CHECK(contains(error(pod), "2: " + std::string(index) +
+                                       "=1 in the environment says that this is a pod of an "
+                                       "indexed job, and not how many there are: give --world-size"));
+        CHECK(text(detect(pod, launcher("none"))) == "0 of 1");
+        CHECK(text(detect(pod, {.world_size = 4, .master = "job-0.svc"})) == "1 of 4 at job-0.svc:29500");
+        CHECK(text(detect(pod, {.rank = 3, .world_size = 4, .master = "job-0.svc"})) == "3 of 4 at job-0.svc:29500");
+        CHECK(contains(error({{index, "4"}}, {.world_size = 4, .master = "a"}),
+                       std::string(index) + " 4 is not below --world-size 4"));
+        CHECK(text(detect(with(pod, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}))) == "0 of 1");  // the user has said it
+    }
+    for (const char* count : {"AWS_BATCH_JOB_NUM_NODES", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE",
+                              "LEPTON_JOB_TOTAL_WORKERS", "MV2_COMM_WORLD_SIZE"}) {
+        CHECK(text(detect({{count, "1"}})) == "0 of 1");
+        CHECK(contains(error({{count, "2"}}), "2: " + std::string(count) +
+                                                  "=2 in the environment says that this is "
+                                                  "one of several processes"));
+        CHECK(text(detect({{count, "2"}}, launcher("none"))) == "0 of 1");
+        CHECK(text(detect(with(kOpenMpi, {{count, "4"}}))) == text(detect(kOpenMpi)));
+    }
+    CHECK(contains(error({{"SM_HOSTS", "[\"algo-1\",\"algo-2\"]"}}), "2: SM_HOSTS="));
+    CHECK(text(detect({{"SM_HOSTS", "[\"algo-1\"]"}})) == "0 of 1");
+}
+
 TEST_CASE("addresses", "[launch]") {
     const auto parts = [](const std::string& address) {
         const Address a = parse_address(address);

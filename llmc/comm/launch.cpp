@@ -16,7 +16,7 @@ struct Numbers {
 };
 
 // Variables that launchers without a section of their own set to the number of processes or hosts.
-constexpr const char* kCounts[] = {"AWS_BATCH_JOB_NUM_NODES", "FLUX_JOB_SIZE",      "JSM_NAMESPACE_SIZE",
+constexpr const char* kCounts[] = {"AWS_BATCH_JOB_NUM_NODES", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE",
                                    "LEPTON_JOB_TOTAL_WORKERS", "MV2_COMM_WORLD_SIZE"};
 // Variables that number the copies of a job and do not say how many there are.
 constexpr const char* kIndices[] = {"JOB_COMPLETION_INDEX", "VC_TASK_INDEX"};
@@ -200,7 +200,7 @@ private:
         const Launch launch = make(numbers("PET_NODE_RANK", "PET_NNODES", "LOCAL_RANK"),
                                    "torchrun's defaults (PET_NODE_RANK and PET_NNODES)");
         std::string master = flags_.master;
-        if (master.empty() && has("PET_MASTER_ADDR")) 
+        if (master.empty() && has("PET_MASTER_ADDR"))
             master = address_text(text("PET_MASTER_ADDR"), given_port("PET_MASTER_PORT"));
         if (master.empty()) master = given_master();
         require(launch.world_size == 1 || !master.empty(),
@@ -212,8 +212,8 @@ private:
 
     // SkyPilot runs a task's commands once on each host.
     Launch by_skypilot() const {
-        const Launch launch = make(numbers("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "LOCAL_RANK"),
-                                   "SkyPilot, one on each host");
+        const Launch launch =
+            make(numbers("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "LOCAL_RANK"), "SkyPilot, one on each host");
         std::string master = given_master();
         const std::string hosts = text("SKYPILOT_NODE_IPS");  // one a line
         if (master.empty() && !hosts.empty())
@@ -325,6 +325,7 @@ std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s, const std::f
     meeting.timeout_s = timeout_s, meeting.run_key = launch.run_key, meeting.secret = launch.secret;
     meeting.stop_signal = stop_signal, meeting.interface = launch.interface;
     meeting.numbers_anew = launch.numbers_anew, meeting.may_go_without = launch.may_go_without;
+    meeting.waits_for_port = launch.waits_for_port;
     switch (launch.meet) {
         case Launch::Meet::nobody:
             ranks = std::make_unique<OneRank>();

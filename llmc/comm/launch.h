@@ -54,6 +54,7 @@ struct Launch {
     std::string source;            // "Open MPI's mpirun"
     // In a supervised run: whether ranks may be renumbered, and whether the run may continue without missing ranks.
     bool numbers_anew = false, may_go_without = false;
+    bool waits_for_port = false;  // whether it has been restarted, so that its port may be in use for a moment
 
     std::string describe() const;
 };

@@ -30,7 +30,7 @@ struct Hello {
     Nonce nonce;
     uint64_t run_hash;  // hash of the run's name and the nonce
     int32_t rank, world_size;
-    uint32_t lane, has_secret;
+    uint32_t lane, has_secret, numbers_anew, unused;
 };
 struct Challenge {
     Nonce nonce;
@@ -259,6 +259,10 @@ private:
             return refuse(guest, format("rank %d %s a key, and this rank %s: %s", meeting_.listener,
                                         meeting_.secret.empty() ? "has not" : "has",
                                         meeting_.secret.empty() ? "has" : "has not", kKeyAdvice));
+        if (bool(guest.hello.numbers_anew) != meeting_.numbers_anew)
+            return refuse(guest, format("rank %d %s --supervise, and this rank %s: give it to all ranks, or to none",
+                                        meeting_.listener, meeting_.numbers_anew ? "has" : "has not",
+                                        meeting_.numbers_anew ? "has not" : "has"));
         if (meeting_.secret.empty()) {
             spare_ = Socket();
             const OtherEnd end = other_end(guest.socket.fd);
@@ -324,7 +328,9 @@ struct Caller {
         const std::string where = text_of(address), place = place_text(meeting, where);
         const Deadline patience(std::min(meeting.greeting_s, std::max(0.1, deadline.left_ms() * 1e-3)));
         prepare(connected.fd);
-        Hello hello = {new_nonce(), 0, self.rank, meeting.world_size, uint32_t(self.lane), !meeting.secret.empty()};
+        Hello hello = {
+            new_nonce(),          0, self.rank, meeting.world_size, uint32_t(self.lane), !meeting.secret.empty(),
+            meeting.numbers_anew, 0};
         hello.run_hash = run_hash(meeting, hello.nonce);
         const std::string silent = "it does not answer";
         Header header = {};
@@ -413,7 +419,16 @@ Listeners listen_for_ranks(const Address& master, const Meeting& meeting) {
             said = true;
         }
     }
-    return listen_at(master, meeting.interface);
+    for (;; poll(nullptr, 0, 100)) {
+        try {
+            return listen_at(master, meeting.interface);
+        } catch (const Error& error) {
+            if (!meeting.waits_for_port || deadline.over()) throw;
+            if (!said && quiet.over()) std::fprintf(stderr, "rank 0: waiting, since %s\n", error.what());
+            said |= quiet.over();
+        }
+        look();
+    }
 }
 
 void await_ranks(const Listeners& listeners, const std::string& where, const Expected& expected, const Meeting& meeting,

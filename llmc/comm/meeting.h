@@ -46,7 +46,8 @@ struct Meeting {
     // In a restarted run (--supervise): rank 0 continues with the ranks that have connected in time (may_go_without)
     // and tells all ranks their new numbers, which have no gaps (numbers_anew).
     bool numbers_anew = false, may_go_without = false;
-    bool of_hosts = false;  // the second rendezvous, between the first ranks of hosts; for messages
+    bool waits_for_port = false;  // of a rank 0 that starts again: another process may have its port for a moment
+    bool of_hosts = false;        // the second rendezvous, between the first ranks of hosts; for messages
 };
 
 // A connection to a rank: the lane-th of several.

@@ -78,7 +78,10 @@ void Watchdog::give_up(const std::string& why) {
     const std::string where = oldest       ? " (during the " + what_of(*oldest) + ")"
                               : step_ >= 0 ? format(" (in step %ld)", long(step_))
                                            : "";
-    end(why + where);
+    // What another rank has sent may say where that rank was.
+    const bool has_place =
+        why.find(" (during the ") != std::string::npos || why.find(" (in step ") != std::string::npos;
+    end(has_place ? why : why + where);
 }
 
 void Watchdog::end(const std::string& message) {

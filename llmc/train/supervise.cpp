@@ -14,12 +14,13 @@
 #include <string>
 #include "llmc/base/check.h"      // require, format, kExitRank
 #include "llmc/base/host_cpus.h"  // use_given_cores
-#include "llmc/comm/launch.h"  // detect_launch
+#include "llmc/comm/launch.h"     // detect_launch
 
 namespace {
 
-constexpr const char* kVariable = "ANVIL_SUPERVISED";  // "7 1": the pipe to the supervisor, then has_saved()
-constexpr int kFruitless = 4;                          // ends in a row without a new checkpoint: no more restarts
+constexpr const char* kVariable =
+    "ANVIL_SUPERVISED";        // "7 1 0": the pipe to the supervisor, has_saved(), is_restarted()
+constexpr int kFruitless = 4;  // ends in a row without a new checkpoint: no more restarts
 constexpr double kFirstPauseS = 0.5, kLongestPauseS = 60;
 
 // The signals that ask a run to stop, without those that are ignored (nohup).
@@ -55,7 +56,7 @@ public:
     int run() {
         int fruitless = 0;
         for (int restarts = 0;; restarts++) {
-            start();
+            start(restarts > 0);
             const int status = await_end();
             const bool is_lost = WIFSIGNALED(status) || WEXITSTATUS(status) == kExitRank;
             if (stop_ || !is_lost) return end_as(status);
@@ -90,7 +91,7 @@ private:
     bool has_saved_ = false, stop_ = false;
     pid_t child_ = -1;
 
-    void start() {
+    void start(bool again) {
         const pid_t parent = getpid();
         std::fflush(nullptr);
         child_ = fork();
@@ -103,7 +104,7 @@ private:
         sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
         use_given_cores();
         fcntl(saved_[1], F_SETFD, 0);
-        setenv(kVariable, format("%d %d", saved_[1], int(has_saved_)).c_str(), 1);
+        setenv(kVariable, format("%d %d %d", saved_[1], int(has_saved_), int(again)).c_str(), 1);
         execv("/proc/self/exe", argv_);
         std::fprintf(stderr, "error: --supervise: the program cannot be started again: %s\n", std::strerror(errno));
         _exit(kExitUsage);
@@ -189,9 +190,9 @@ int supervise(const RunFlags& flags, char** argv) {
 
 Supervised::State::State() {
     const char* text = std::getenv(kVariable);
-    int saved = 0;
-    if (!text || std::sscanf(text, "%d %d", &pipe, &saved) != 2) return;
-    is_child = true, has_saved = saved != 0;
+    int saved = 0, again = 0;
+    if (!text || std::sscanf(text, "%d %d %d", &pipe, &saved, &again) != 3) return;
+    is_child = true, has_saved = saved != 0, is_restarted = again != 0;
     unsetenv(kVariable);  // programs started from here are not supervised
     fcntl(pipe, F_SETFD, FD_CLOEXEC);
 }

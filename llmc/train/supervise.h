@@ -23,11 +23,12 @@ public:
     // Whether a checkpoint was completed since the supervisor started. Only then are missing ranks lost ones; otherwise
     // they may not have started yet.
     static bool has_saved() { return state().has_saved; }
+    static bool is_restarted() { return state().is_restarted; }
     static void say_saved();
 
 private:
     struct State {
-        bool is_child = false, has_saved = false;
+        bool is_child = false, has_saved = false, is_restarted = false;
         int pipe = -1;
         State();
     };

@@ -79,6 +79,7 @@ void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Bo
     const RunFlags& flags = line.run;
     Launch launch = detect_launch(flags.launch);
     launch.numbers_anew = flags.launch.supervise, launch.may_go_without = Supervised::has_saved();
+    launch.waits_for_port = Supervised::is_restarted();
     if (flags.virtual_ranks > 0) {
         require(
             launch.meet == Launch::Meet::nobody,

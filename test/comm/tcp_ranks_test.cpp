@@ -316,7 +316,10 @@ TEST_CASE("over TCP, a rank that dies ends all others, who name it", "[tcp_ranks
                 if (rank == dying) continue;
                 const std::string gone = "rank " + std::to_string(dying) + " is gone: its connection is closed";
                 CHECK(contains(ended[size_t(rank)].err, gone));
-                CHECK(contains(ended[size_t(rank)].err, "in step 7"));
+                // Once, also where another rank has sent it.
+                const std::string& err = ended[size_t(rank)].err;
+                CHECK(contains(err, "in step 7"));
+                CHECK(err.find("in step 7") == err.rfind("in step 7"));
             }
         }
 }
@@ -587,4 +590,53 @@ TEST_CASE("a rank that dies before all have come makes room for another", "[tcp_
     CHECK(ended[1].exit_code == 128 + SIGKILL);
     for (const size_t process : {0, 2, 3}) CHECK(ended[process].exit_code == 0);
     CHECK(contains(ended[0].err, "is gone before all were there: waiting for another\n"));
+}
+
+TEST_CASE("--supervise is given to all ranks or to none", "[tcp_ranks]") {
+    const int ports[] = {free_port(), free_port()};
+    const std::vector<Finished> ended = in_processes(4, [&](int process) {  // two runs at once
+        const int rank = process % 2, run = process / 2;
+        Meeting meeting = impatient();
+        meeting.numbers_anew = (run == 0) == (rank == 0);
+        if (rank == 0) meeting.timeout_s = 4;
+        TcpRanks ranks(rank, 2, {{"localhost", ports[run]}}, meeting);
+    });
+    for (const size_t run : {0, 1}) {
+        const Finished &first = ended[2 * run], &other = ended[2 * run + 1];
+        INFO(first.err << other.err);
+        const std::string why = run == 0
+                                    ? "rank 0 has --supervise, and this rank has not: give it to all ranks, or to none"
+                                    : "rank 0 has not --supervise, and this rank has: give it to all ranks, or to none";
+        CHECK(other.exit_code == kExitUsage);
+        CHECK(contains(other.err, " refused rank 1: " + why));
+        CHECK(contains(first.err, "warning: rank 0: refused a rank 1 from "));
+        CHECK(contains(first.err, why));
+    }
+}
+
+TEST_CASE("a rank 0 that starts again waits for its port, and one that starts first does not", "[tcp_ranks]") {
+    for (const bool again : {false, true}) {
+        const int port = free_port();
+        const Signal taken;
+        const std::vector<Finished> ended = in_processes(2, [&](int rank) {
+            Meeting meeting = impatient();
+            meeting.waits_for_port = again;
+            if (rank == 0) {
+                taken.await();
+                TcpRanks ranks(0, 2, {{"localhost", port}}, meeting);
+                return ranks.barrier();
+            }
+            const int stranger = listening_socket(port);
+            taken.give();
+            sleep_s(0.3);
+            close(stranger);
+            if (!again) return;
+            TcpRanks ranks(1, 2, {{"localhost", port}}, meeting);
+            ranks.barrier();
+        });
+        INFO(ended[0].err << ended[1].err);
+        CHECK(ended[0].exit_code == (again ? 0 : kExitUsage));
+        CHECK(ended[1].exit_code == 0);
+        CHECK(contains(ended[0].err, "is in use on this host") == !again);
+    }
 }

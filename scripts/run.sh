@@ -80,8 +80,7 @@ look_up() {
     esac
 }
 
-# replace_flags FLAGS...: removes from `flags` those that FLAGS replace, because train_gpt refuses a flag that is given twice,
-# and with another --dtype those of FP8
+# replace_flags FLAGS...: removes from `flags` those that FLAGS replace, and with another --dtype those of FP8
 replace_flags() {
     local kept=() i given
     for ((i = 0; i < ${#flags[@]}; i += 2)); do

@@ -26,7 +26,7 @@ Tests train_gpt as a user runs it: tiny runs in a scratch folder, their logs and
 #include "llmc/train/log.h"            // StepRecord
 #include "test/testing.h"              // run, ScratchFolder
 
-// name -> value. A map, because train_gpt refuses a flag that is given twice.
+// name -> value.
 using FlagMap = std::map<std::string, std::string>;
 
 // Three micro-batches of 2 x 16 tokens per step. In fp32, because --dtype auto depends on the processor.

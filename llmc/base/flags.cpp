@@ -164,10 +164,66 @@ static std::string config_value(const std::string& text, const std::string& wher
     throw Error(kExitUsage, where + ": the closing " + text[0] + " is missing");
 }
 
+// Replaces another program's name of a flag by the flag's own, and the value with it. False: it takes no value.
+static bool own_name(const std::vector<Field>& fields, const std::vector<Alias>& aliases, std::string& name,
+                     std::string& value) {
+    std::string dashed = name;
+    std::replace(dashed.begin(), dashed.end(), '_', '-');
+    for (const Alias& alias : aliases) {
+        const std::string own = alias.flag;
+        const size_t equals = own.find('=');
+        const bool takes_value = equals == std::string::npos;
+        if (dashed != alias.name || find_field(fields, dashed) || (!takes_value && value == "false")) continue;
+        name = own.substr(0, equals);
+        if (!takes_value) value = own.substr(equals + 1);
+        if (alias.off && value == "-1") value = alias.off;
+        return takes_value;
+    }
+    if (find_field(fields, dashed) || (dashed.starts_with("no-") && find_field(fields, dashed.substr(3))))
+        name = dashed;
+    return true;
+}
+
+// The command line with each flag by its own name.
+static std::vector<std::string> by_own_names(const std::vector<Field>& fields, const std::vector<Alias>& aliases,
+                                             int argc, const char* const* argv) {
+    std::vector<std::string> all;
+    for (int i = 1; i < argc; i++) {
+        const std::string argument = argv[i];
+        if (!argument.starts_with("--")) {
+            all.push_back(argument);
+            continue;
+        }
+        const size_t equals = argument.find('=');
+        const bool has_value = equals != std::string::npos;
+        const std::string typed = argument.substr(2, has_value ? equals - 2 : equals);
+        std::string name = typed, value = has_value ? argument.substr(equals + 1) : i + 1 < argc ? argv[i + 1] : "";
+        const std::string before = value;
+        const bool takes_value = own_name(fields, aliases, name, value);
+        const bool changed = value != before;
+        if (has_value || !takes_value || changed) {
+            all.push_back("--" + name + "=" + value);
+            if (!has_value && takes_value) i++;
+        } else {
+            all.push_back("--" + name);
+        }
+    }
+    return all;
+}
+
 // Reads --config FILE. CLI11's reader would cut values at a # inside quotes and reports no line numbers.
 static void read_config_file(const std::vector<Field>& fields, const std::string& path, const HelpText& help,
                              Flags& flags) {
-    const std::string content = read_file(path);
+    std::string content = read_file(path);
+    if (content.starts_with("\xEF\xBB\xBF")) content.erase(0, 3);  // Windows editors' byte-order mark
+    if (content.starts_with("{")) {
+        for (const auto& [name, text] : values_in_json(fields, content, path)) {
+            const Flags::Given given{text, path + ": \"" + name + "\": " + text, true};
+            set_field(field_named(fields, name, path), given.text, given.where);
+            flags.given[name] = given;
+        }
+        return;
+    }
     std::map<std::string, int> lines;  // name -> where it was set
     std::string section;
     int line_number = 0;
@@ -189,6 +245,10 @@ static void read_config_file(const std::vector<Field>& fields, const std::string
         require(equals != std::string::npos, "%s: expected name = value, found '%s'", where.c_str(), line.c_str());
         std::string name = line.substr(0, equals);
         name.erase(name.find_last_not_of(" \t") + 1);
+        std::string text = line.substr(equals + 1);
+        text.erase(0, text.find_first_not_of(" \t"));
+        text = config_value(text, where);
+        own_name(fields, help.aliases, name, text);
         if (help.explain && !find_field(fields, name)) {
             const std::string why = help.explain(name);
             require(why.empty(), "%s: %s", where.c_str(), why.c_str());
@@ -199,9 +259,7 @@ static void read_config_file(const std::vector<Field>& fields, const std::string
         const auto [earlier, is_new] = lines.insert({name, line_number});
         require(is_new, "%s: '%s' is already set in line %d; remove one", where.c_str(), name.c_str(), earlier->second);
 
-        std::string text = line.substr(equals + 1);
-        text.erase(0, text.find_first_not_of(" \t"));
-        const Flags::Given given{config_value(text, where), where + ": " + name + " = " + text, true};
+        const Flags::Given given{text, where + ": " + name + " = " + text, true};
         set_field(field, given.text, given.where);
         flags.given[name] = given;
     }
@@ -233,8 +291,9 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
     }
 
     std::vector<std::string> arguments;  // in reverse order, as CLI11 takes them
-    for (int i = argc - 1; i > 0; i--) {
-        const std::string argument = argv[i];
+    const std::vector<std::string> given = by_own_names(fields, help.aliases, argc, argv);
+    for (auto each = given.rbegin(); each != given.rend(); ++each) {
+        const std::string& argument = *each;
         if (argument.size() > 3 && argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
             arguments.push_back("");  // CLI11 would take the next argument as the value of `--name=`
             arguments.push_back(argument.substr(0, argument.size() - 1));
@@ -258,26 +317,30 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
     }
     for (const std::string& extra : app.remaining()) {
         const std::string name = extra.substr(0, extra.find('='));
-        if (help.explain && name.starts_with("--")) {
-            const std::string why = help.explain(name.substr(2));
+        if (help.explain && name.starts_with("-")) {
+            const std::string why = help.explain(name.starts_with("--") ? name.substr(2) : name);
             require(why.empty(), "%s", why.c_str());
         }
         require(!name.starts_with("-"), "unknown flag %s, did you mean %s?", name.c_str(),
                 nearest(names, name).c_str());
     }
-    require(config->count() <= 1, "--config is given %zu times, expected once", config->count());
-    if (config->count() == 1) read_config_file(fields, config->results()[0], help, flags);
+    if (config->count() > 0) read_config_file(fields, config->results().back(), help, flags);
     for (size_t i = 0; i < fields.size(); i++) {
         const std::string flag = std::string("--") + fields[i].name;
         const std::vector<std::string>& results = options[i]->results();
         if (results.empty()) continue;
-        require(results.size() == 1, "%s is given %zu times, expected once", flag.c_str(), results.size());
-        const Flags::Given given{results[0], flag + " " + (results[0].empty() ? "''" : results[0]), false};
-        set_field(fields[i], given.text, given.where);
-        flags.given[fields[i].name] = given;
+        const std::string& last = results.back();
+        const Flags::Given from_line{last, flag + " " + (last.empty() ? "''" : last), false};
+        set_field(fields[i], last, from_line.where);
+        flags.given[fields[i].name] = from_line;
     }
     // After the values: for `--batch-size --steps 3` an error about --batch-size says more than one about the 3.
-    require(app.remaining().empty(), "unexpected argument '%s': expected --flag value pairs; see --help",
-            app.remaining()[0].c_str());
+    if (app.remaining().empty()) return flags;
+    const std::string extra = app.remaining()[0];
+    require(!extra.ends_with(".bin"),
+            "unexpected argument '%s': the shell has replaced a pattern by the names that match it; quote the pattern: "
+            "--train-data 'FOLDER/train_*.bin'",
+            extra.c_str());
+    require(false, "unexpected argument '%s': expected --flag value pairs; see --help", extra.c_str());
     return flags;
 }

@@ -16,16 +16,18 @@ start, doc/flags.md, the first record of the log, and JSON that reads back exact
   if (parse_flags(config.fields(), argc, argv, "Trains a GPT.").help) return kExitOk;
   require(config.batch_size < 100 || ..., ...);         the caller checks for contradictions
 
-On the command line: --batch-size 8 or --batch-size=8; --resume, --no-resume or --resume=false. In --config FILE, whose
-values the command line overrides:
+On the command line: --batch-size 8 or --batch-size=8, also with underscores; --resume, --no-resume or --resume=false. Of
+a flag that is given several times the last one counts. In --config FILE, whose values the command line overrides:
 
   # a comment
   batch-size = 8            # sections are optional: [batch] or nothing
   prompt = "to be # or"     # quotes keep spaces and #; \" \\ \n \t inside
 
+FILE may also be such fields in JSON, as a run's checkpoint has them.
+
 A field of a std::optional may have no value. On the command line the word Field::unset says so, in JSON null.
 
-An unknown or repeated name and a value of the wrong type or out of range throw an Error that says where it was, what
+An unknown name, a repeated name in a file, and a value of the wrong type or out of range throw an Error that says where it was, what
 was found and what is expected.
 */
 #pragma once
@@ -81,12 +83,19 @@ struct Flags {
     bool has(const std::string& name) const { return given.count(name) > 0; }
 };
 
+// A flag's name in another program.
+struct Alias {
+    const char *name, *flag;    // "device-batch-size", "batch-size"; or with a value: "fp8", "dtype=fp8"
+    const char* off = nullptr;  // the value for that program's -1; null: -1 has no other meaning
+};
+
 // The text of --help and of errors around the flags.
 struct HelpText {
     std::string description, usage = "[--flag value]...";
     std::vector<std::string> common = {};  // the flags that --help shows; empty: all. --help-all shows all
     // What to say about an unknown name; "": nothing in particular.
     std::function<std::string(const std::string& name)> explain = {};
+    std::vector<Alias> aliases = {};  // names that are accepted and not shown
 };
 
 // Sets the fields from --config FILE, if given, and then from the command line.
@@ -116,6 +125,10 @@ std::string to_json(const std::vector<Field>& fields, int indent = 0);
 void from_json(const std::vector<Field>& fields, const std::string& text, const std::string& where);
 // The same for text that an older version may have written: a missing field keeps its default.
 void from_older_json(const std::vector<Field>& fields, const std::string& text, const std::string& where);
+
+// The values of such text as flags take them, by name: of those fields that it has and whose type it has.
+std::map<std::string, std::string> values_in_json(const std::vector<Field>& fields, const std::string& text,
+                                                  const std::string& where);
 
 // Sets one field from text, as a flag does. `where` begins the message: "--batch-size 12abc".
 void set_field(const Field& field, const std::string& text, const std::string& where);

@@ -148,6 +148,27 @@ std::string to_json(const std::vector<Field>& fields, int indent) {
     return json_text(object, indent > 0 ? indent : -1);
 }
 
+// A JSON value as a flag takes it. Older versions wrote -1 for no value (`may_lack`).
+static std::string flag_text(const Field& field, const OrderedJson& value, bool may_lack) {
+    if (*field.unset && (value.is_null() || (may_lack && value.is_number() && value == -1 && field.min >= 0)))
+        return field.unset;
+    if (value.is_string()) return value.get<std::string>();
+    const bool has_word_for_zero = !std::holds_alternative<std::string*>(field.value) && !field.choices.empty();
+    return has_word_for_zero && value == 0 ? field.choices[0] : json_text(value);
+}
+
+std::map<std::string, std::string> values_in_json(const std::vector<Field>& fields, const std::string& text,
+                                                  const std::string& where) {
+    const OrderedJson object = parse_ordered_json(text);
+    require(object.is_object(), "%s: not a JSON object; use another copy of it", where.c_str());
+    std::map<std::string, std::string> values;
+    for (const Field& field : fields)
+        if (object.contains(field.name) &&
+            object[field.name].is_string() == std::holds_alternative<std::string*>(field.value))
+            values[field.name] = flag_text(field, object[field.name], true);
+    return values;
+}
+
 static void read_fields(const std::vector<Field>& fields, const std::string& text, const std::string& where,
                         bool may_lack) {
     const OrderedJson object = parse_ordered_json(text);
@@ -156,23 +177,13 @@ static void read_fields(const std::vector<Field>& fields, const std::string& tex
         if (may_lack && !object.contains(field.name)) continue;
         require(object.contains(field.name), "%s: \"%s\" is missing", where.c_str(), field.name);
         const OrderedJson& value = object[field.name];
-        // Older versions wrote -1 for no value.
-        if (*field.unset && (value.is_null() || (may_lack && value.is_number() && value == -1 && field.min >= 0))) {
-            set_field(field, field.unset, where);
-            continue;
-        }
         const bool wants_string = std::holds_alternative<std::string*>(field.value);
         const std::string found = json_text(value);
         const std::string message = where + ": \"" + field.name + "\": " + found;
-        require(value.is_string() == wants_string, "%s: expected %s", message.c_str(),
-                wants_string ? "text" : "a number, true or false");
+        require(value.is_string() == wants_string || (value.is_null() && *field.unset), "%s: expected %s",
+                message.c_str(), wants_string ? "text" : "a number, true or false");
         // Converted to text and back, so that types and ranges are checked in one place. No digits are lost.
-        const bool has_word_for_zero = !wants_string && !field.choices.empty();
-        set_field(field,
-                  wants_string                      ? value.get<std::string>()
-                  : has_word_for_zero && value == 0 ? field.choices[0]
-                                                    : found,
-                  message);
+        set_field(field, flag_text(field, value, may_lack), message);
     }
 }
 

@@ -2,7 +2,9 @@
 #include "llmc/train/command.h"
 #include <algorithm>
 #include <cstring>
-#include "llmc/base/check.h"  // require, ensure
+#include <filesystem>
+#include "llmc/base/check.h"     // require, ensure
+#include "llmc/io/checkpoint.h"  // checkpoint_path
 
 namespace {
 
@@ -176,6 +178,100 @@ bool contains(const Names& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+// The names of flags in nanochat (scripts/base_train.py) and nanoGPT (train.py), where they mean the same.
+const std::vector<Alias> kAliases = {
+    {"device-batch-size", "batch-size"},
+    {"max-seq-len", "seq-len"},
+    {"device-type", "device"},
+    {"num-iterations", "steps", "auto"},
+    {"eval-every", "val-every"},
+    {"eval-tokens", "val-tokens"},
+    {"save-every", "checkpoint-every", "0"},
+    {"resume-from-step", "resume", ""},
+    {"warmdown-ratio", "decay-fraction"},
+    {"final-lr-frac", "final-lr-fraction"},
+    {"fp8", "dtype=fp8"},
+    {"lr", "learning-rate"},
+    {"max-iters", "steps"},
+    {"block-size", "seq-len"},
+    {"n-layer", "num-layers"},
+    {"n-head", "num-heads"},
+    {"n-embd", "channels"},
+    {"eval-interval", "val-every"},
+    {"log-interval", "print-every"},
+    {"warmup-iters", "warmup-steps"},
+};
+
+// Flags of other programs for which there is something else.
+struct Foreign {
+    const char *name, *instead;
+};
+constexpr const char* kStart =
+    "torchrun, mpirun or srun starts several ranks, or each is started with --rank, --world-size and --master";
+constexpr const char* kMicroBatches = "--total-batch-size, the tokens of a step on all ranks";
+constexpr const char* kWandb = "--log-to wandb";
+constexpr const char* kFolder = "--out-dir, the run's folder";
+constexpr const char* kNothing = "nothing: leave it out";
+constexpr Foreign kForeign[] = {
+    // torchrun's
+    {"nproc-per-node", kStart},
+    {"nnodes", kStart},
+    {"node-rank", kStart},
+    {"standalone", kStart},
+    {"master-addr", kStart},
+    {"master-port", kStart},
+    {"rdzv-backend", kStart},
+    {"rdzv-endpoint", kStart},
+    {"rdzv-id", kStart},
+    {"backend", "nothing: NCCL on GPUs, shared memory and TCP on CPUs"},
+    // nanochat's and nanoGPT's
+    {"grad-accum", kMicroBatches},
+    {"grad-accum-steps", kMicroBatches},
+    {"gradient-accumulation-steps", kMicroBatches},
+    {"run", kWandb},
+    {"wandb-log", kWandb},
+    {"wandb-project", kWandb},
+    {"wandb-run-name", kWandb},
+    {"model-tag", kFolder},
+    {"matrix-lr", "--muon-learning-rate"},
+    {"embedding-lr", "--embedding-learning-rate"},
+    {"unembedding-lr", "--unembedding-learning-rate"},
+    {"scalar-lr", "--scalar-learning-rate"},
+    {"head-dim", "--head-size, with --depth, or --head-channels"},
+    {"fp8-recipe", "--dtype fp8, and --fp8-scaling"},
+    {"core-metric-every", "--eval-tasks-every, and --eval-tasks"},
+    {"eval-iters", "--val-tokens"},
+    {"min-lr", "--final-lr-fraction, a part of the peak"},
+    {"lr-decay-iters", "nothing: schedules end with --steps"},
+    {"decay-lr", "--lr-schedule"},
+    {"compile", kNothing},
+    {"always-save-checkpoint", "nothing: all are saved; --save-best keeps the best as well"},
+    {"bias", "--architecture, or --biases"},
+    {"dataset", "--train-data"},
+    {"data-dir", "--train-data"},
+    // llm.c's
+    {"-i", "--train-data"},
+    {"-j", "--val-data"},
+    {"-e", "--model or --depth; --init-from for weights"},
+    {"-o", "--out-dir"},
+    {"-n", "--checkpoint-every"},
+    {"-y", "--resume auto"},
+    {"-b", "--batch-size"},
+    {"-t", "--seq-len"},
+    {"-d", "--total-batch-size"},
+    {"-x", "--steps"},
+    {"-l", "--learning-rate"},
+    {"-u", "--warmup-steps"},
+    {"-q", "--final-lr-fraction"},
+    {"-c", "--weight-decay"},
+    {"-v", "--val-every"},
+    {"-m", "--val-tokens"},
+    {"-s", "--sample-every"},
+    {"-g", "--sample-tokens"},
+    {"-z", "--zero-stage"},
+    {"-r", "--recompute"},
+};
+
 // Former flags that are commands now, and former flags of these commands.
 struct OldFlag {
     const char *name, *now;
@@ -199,7 +295,12 @@ constexpr OldFlag kOldFlags[] = {
 };
 
 // Why this command does not have the flag; "": no command has it.
-std::string why_unknown(Command asked, const std::string& name) {
+std::string why_unknown(Command asked, std::string name) {
+    std::replace(name.begin(), name.end(), '_', '-');
+    for (const Foreign& other : kForeign)
+        if (name == other.name)
+            return format("%s%s is no flag of Anvil's; instead: %s", name[0] == '-' ? "" : "--", other.name,
+                          other.instead);
     for (const OldFlag& old : kOldFlags)
         if (name == old.name) return format("--%s is now %s", old.name, old.now);
     std::string others;
@@ -293,8 +394,15 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                              {.description = description_of(info),
                               .usage = std::string(is_train ? "[COMMAND]" : info.name) + " [--flag value]...",
                               .common = info.common,
-                              .explain = [&](const std::string& name) { return why_unknown(info.command, name); }});
+                              .explain = [&](const std::string& name) { return why_unknown(info.command, name); },
+                              .aliases = kAliases});
     line.is_done = line.given.help;
+    // A number is a step of the run in --out-dir.
+    std::string& resume = line.run.resume;
+    std::error_code ignored;
+    if (!resume.empty() && resume.find_first_not_of("0123456789") == std::string::npos && resume.size() < 10 &&
+        !std::filesystem::exists(resume, ignored))
+        line.given.given["resume"].text = resume = checkpoint_path(line.run.out_dir, std::stol(resume));
     note_given(line.run, line.given);
     // With the user's own training data, tiny Shakespeare is not a validation set.
     if (line.given.has("train-data") && !line.given.has("val-data")) line.run.val_data.clear();
@@ -306,9 +414,13 @@ std::string flags_document() {
         "# Flags of train_gpt\n\n"
         "Made by `./train_gpt --help-markdown`; `make test` checks that it is up to date. The same names work in a "
         "file given\n"
-        "with `--config FILE` (`batch-size = 8`); the command line wins. With `--resume`, flags that are not given "
-        "keep the values of\n"
-        "the run that is resumed. `--help` shows a command's most used flags, `--help-all` all of them.\n";
+        "with `--config FILE` (`batch-size = 8`, or a checkpoint's `train_config.json`); the command line wins, and of "
+        "a flag given\n"
+        "twice the last one. With `--resume`, flags that are not given keep the values of the run that is resumed. "
+        "`--help` shows a\n"
+        "command's most used flags, `--help-all` all of them. Underscores are accepted for dashes, and nanochat's and "
+        "nanoGPT's\n"
+        "names for flags that mean the same (`--device-batch-size`, `--max_iters`).\n";
     for (const CommandInfo& info : commands()) {
         CommandLine line;
         line.run.command = info.command;

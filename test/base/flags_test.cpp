@@ -2,6 +2,8 @@
 #include <cfloat>
 #include <charconv>
 #include <cstring>
+#include <map>
+#include <set>
 #include <utility>
 #include "llmc/base/flags.h"
 #include "llmc/base/file.h"           // write_file_atomically, read_file
@@ -104,8 +106,11 @@ TEST_CASE("a wrong flag says what was found and what is expected", "[flags]") {
     for (const char* value : {"nan", "inf", "-inf", "1e999", "-0.1", "1e-3x", "", "1,5", "0x1p3"})
         CHECK(contains(parse_error({"--learning-rate", value}), "expected a number of at least 0"));
     CHECK(parse_error({"--schedule", "cosin"}) == "2: --schedule cosin: expected one of cosine, linear");
-    CHECK(parse_error({"--steps", "1", "--seed", "2", "--steps", "1"}) == "2: --steps is given 2 times, expected once");
-    CHECK(parse_error({"--resume", "--no-resume"}) == "2: --resume is given 2 times, expected once");
+    // The last one counts, as for every `command $DEFAULTS "$@"`.
+    Example e;
+    parse(e, {"--steps", "1", "--resume", "--seed", "2", "--no-resume", "--steps", "7"});
+    CHECK(e.steps == 7);
+    CHECK_FALSE(e.resume);
     CHECK(contains(parse_error({"--steps"}), "2: --steps: expected a value"));
     CHECK(contains(parse_error({"--batch-size", "--steps", "3"}), "--batch-size --steps: expected an integer"));
     CHECK(contains(parse_error({"--config", "/nowhere/run.toml"}), "2: cannot read /nowhere/run.toml"));
@@ -160,8 +165,13 @@ TEST_CASE("a config file sets the same names, and the command line wins", "[flag
     CHECK(e.seed == 1);
     CHECK(flags.given.size() == 6);
 
-    CHECK(contains(file_error("\nbatch_size = 4\n"),
-                   "run.toml:2: unknown name 'batch_size', did you mean 'batch-size'?"));
+    CHECK(contains(file_error("\nbatch size = 4\n"),
+                   "run.toml:2: unknown name 'batch size', did you mean 'batch-size'?"));
+    write_file_atomically(path,
+                          "\xEF\xBB\xBF"
+                          "batch_size = 6\n");  // a Windows editor's mark, and Python's underscores
+    parse(e, {"--config", "/nowhere", "--config", path.c_str()});
+    CHECK(e.batch_size == 6);
     CHECK(contains(file_error("batch-size = x"), "run.toml:1: batch-size = x: expected an integer from 1 to 4096"));
     CHECK(contains(file_error("steps = 1\nseed = 2\nsteps = 3"), "run.toml:3: 'steps' is already set in line 1"));
     CHECK(contains(file_error("[batch]\nsteps = 1"), "belongs to [optimizer]"));
@@ -313,6 +323,80 @@ TEST_CASE("a command has its own flags, and those of a run that it takes", "[fla
     write_file_atomically(scratch / "run.cfg", "steps = 4\neval-only = true\n");
     CHECK(refusal({"--config", (scratch / "run.cfg").c_str()}) ==
           "2: " + scratch / "run.cfg" + ":2: --eval-only is now a command: ./train_gpt eval");
+}
+
+TEST_CASE("what the guides of other programs call a flag is that flag, or is told what to give", "[flags]") {
+    // nanochat's base_train
+    const CommandLine line = parsed({"--device-type=cpu", "--depth=4", "--max-seq-len=512", "--device-batch-size=1",
+                                     "--total-batch-size=512", "--num-iterations=20"});
+    const CommandLine own = parsed(
+        {"--device=cpu", "--depth=4", "--seq-len=512", "--batch-size=1", "--total-batch-size=512", "--steps=20"});
+    CHECK(to_json(RunFlags(line.run).fields()) == to_json(RunFlags(own.run).fields()));
+    CHECK(line.run.sources.contains("batch-size"));
+    CHECK_FALSE(line.run.sources.contains("device-batch-size"));
+    // nanoGPT's train.py
+    const RunFlags gpt =
+        parsed({"--batch_size=12", "--block_size=64", "--n_layer=4", "--n_head", "4", "--n_embd=128", "--max_iters",
+                "2000", "--lr=1e-3", "--warmup_iters=100", "--eval_interval=250", "--no-async_checkpoint"})
+            .run;
+    CHECK((gpt.batch_size == 12 && gpt.model.seq_len == 64 && gpt.model.num_layers == 4 && gpt.model.channels == 128));
+    CHECK((gpt.steps == 2000 && gpt.learning_rate == 1e-3 && gpt.warmup_steps == 100 && gpt.val_every == 250));
+    CHECK((gpt.model.num_heads == 4 && !gpt.async_checkpoint));
+    // -1 means "off" in nanochat.
+    CHECK_FALSE(parsed({"--num-iterations=-1"}).run.steps);
+    CHECK_FALSE(parsed({"--num-iterations", "-1", "--depth", "4"}).run.steps);
+    CHECK(parsed({"--save-every", "-1"}).run.checkpoint_every == 0);
+    CHECK(parsed({"--resume-from-step", "-1"}).run.resume == "");
+    CHECK(contains(refusal({"--eval-every=-1"}), "2: --val-every -1: expected an integer of at least 0"));
+    CHECK(parsed({"--fp8", "--steps", "3"}).run.dtype == "fp8");
+    const CommandLine resumed = parsed({"--resume-from-step", "40", "--out-dir", "run/x"});
+    CHECK(resumed.run.resume == "run/x/step_00000040");
+    CHECK(resumed.given.given.at("resume").text == "run/x/step_00000040");
+    CHECK(parsed({"eval", "--device-batch-size", "3"}).run.batch_size == 3);
+    CHECK(contains(refusal({"generate", "--device-batch-size", "3"}), "--batch-size is no flag of `generate`, but of"));
+    CHECK(parsed({"--steps", "5", "--num-iterations", "6"}).run.steps == 6);
+    // The nearest spelling would have been --packing, --no-supervise, --shuffle, --val-every, --rank...
+    for (const auto& [flag, instead] : std::map<std::string, std::string>{{"--backend=gloo", "NCCL on GPUs"},
+                                                                          {"--nproc-per-node", "torchrun, mpirun or"},
+                                                                          {"--nproc_per_node=8", "torchrun, mpirun or"},
+                                                                          {"--standalone", "torchrun, mpirun or"},
+                                                                          {"--master-addr", "torchrun, mpirun or"},
+                                                                          {"--grad-accum", "--total-batch-size"},
+                                                                          {"--run", "--log-to wandb"},
+                                                                          {"--min_lr", "--final-lr-fraction"},
+                                                                          {"-b", "instead: --batch-size"},
+                                                                          {"--compile=False", "nothing"}}) {
+        const std::string error = refusal({flag.c_str()});
+        INFO(error);
+        CHECK(contains(error, flag.substr(0, flag.find('=')).substr(0, 3)));
+        CHECK(contains(error, " is no flag of Anvil's; instead: "));
+        CHECK(contains(error, instead));
+    }
+    CHECK(contains(refusal({"--train-data", "a_0.bin", "a_1.bin"}), "quote the pattern: --train-data 'FOLDER/"));
+    // No other name hides a flag of Anvil's, and all lead to one.
+    RunFlags flags;
+    std::set<std::string> names;
+    for (const Field& field : flags.fields()) names.insert(field.name);
+    CHECK(names.size() > 100);
+    for (const char* name : {"device-batch-size", "max-seq-len", "lr", "block-size", "run", "backend"})
+        CHECK_FALSE(names.contains(name));
+}
+
+TEST_CASE("the flags that a checkpoint holds are a config file", "[flags]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "train_config.json";
+    CommandLine line = parsed({"--depth=4", "--batch-size=auto", "--prompt", "a\n\"b\"", "--learning-rate=recipe",
+                               "--train-data", "x_*.bin", "--no-shuffle", "--seed", "18446744073709551615"});
+    write_file_atomically(path, to_json(line.run.fields(), 2));
+    const CommandLine again = parsed({"--config", path.c_str(), "--steps=3"});
+    line.run.steps = 3;
+    CHECK(to_json(RunFlags(again.run).fields()) == to_json(line.run.fields()));
+    CHECK(again.run.sources.at("depth") == path);
+    CHECK(parsed({"plan", "--config", path.c_str()}).run.model.depth == 4);
+    write_file_atomically(path, "{\"keep\": 0}");
+    CHECK(refusal({"--config", path.c_str()}) == "2: " + path + ": \"keep\": 0: expected an integer of at least 1");
+    write_file_atomically(path, "{\"keep\": ");
+    CHECK(refusal({"--config", path.c_str()}).starts_with("2: "));
 }
 
 TEST_CASE("a value knows where it is from", "[flags]") {

@@ -82,6 +82,11 @@ void check_output(bool is_training) {
 void print_plan(const CommandLine& line) {
     const RunFlags& flags = line.run;
     flags.validate();
+    if (flags.device == "cpu")
+        std::fprintf(stderr,
+                     "warning: `plan` is for GPUs, and these are the figures of --gpu %s; for a CPU --dry-run of "
+                     "`train` prints the memory plan\n",
+                     line.plan.gpu.c_str());
     const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
     const std::vector<RunPlan> plans = plan_runs(flags, line.plan, flags.model.shape(found));
     std::printf("%s\n", text_of(plans).c_str());
@@ -89,8 +94,11 @@ void print_plan(const CommandLine& line) {
     for (size_t i = 0; i < plans.size(); i++)
         if (plans[i].calibration && (i == 0 || plans[i].calibration != plans[i - 1].calibration))
             std::printf("\n%s", text_of(*plans[i].calibration).c_str());
-    if (found == plans[0].shape.vocab_size)
-        std::printf("vocabulary: that of %s; --vocab-size plans for another\n", flags.tokenizer_path().c_str());
+    const std::string path = flags.tokenizer_path();
+    if (assumes_vocabulary(flags))
+        std::printf("%s", kAssumedVocabulary);
+    else if (found == plans[0].shape.vocab_size)
+        std::printf("vocabulary: that of %s; --vocab-size plans for another\n", path.c_str());
     if (line.plan.trace.empty()) return;
     const RunPlan& plan = plans[0];
     std::printf("\n%s\n%s", launch_table(plan.trace, plan.times[1], plan.gpu, 0).c_str(),
@@ -160,13 +168,9 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
 int main(int argc, char** argv) {
     open_standard_files();
     catch_cut_files();
-<<<<<<< HEAD
     outlive_file_limits();
-    limit_omp_spin(argv);
-=======
     prctl(PR_SET_NAME, program_invocation_short_name);  // else ps shows "exe" (omp_spin.h)
     let_threads_use_given_cores();
->>>>>>> cb02253 (train: threads, name and cores as they were given, whatever OpenMP binds)
     raise_file_limit();
     const auto began = std::chrono::steady_clock::now();
     int rank = 0, exit_code = kExitOk;

@@ -163,6 +163,10 @@ static void check_finished(const std::string& path) {
 std::vector<TokenShard> open_shards(const std::string& pattern) {
     check_finished(pattern);  // also if there are no shards
     std::vector<TokenShard> shards;
+    std::error_code ignored;
+    require(!std::filesystem::is_directory(pattern, ignored),
+            "%s is a folder: give the pattern of the shards in it, in quotes: '%s/train_*.bin', say", pattern.c_str(),
+            pattern.substr(0, pattern.find_last_not_of('/') + 1).c_str());
     for (const std::string& path : files_matching(pattern)) {
         check_finished(path);  // if the folder's name is a pattern, too
         shards.emplace_back(path);

@@ -24,7 +24,9 @@ public:
 
     std::string memory_table(World& world, const RunRequest& request) override {
         const PreparedRun<Device, T> run = prepare<T>(device_, world, request);
-        return run.memory.plan(run.config.step, run.config.flags.recompute_mode()).table(run.memory.limit());
+        const bool is_assumed = assumes_vocabulary(request.flags) && !request.resumed() && !request.source;
+        return run.config.derivation + (is_assumed ? kAssumedVocabulary : "") +
+               run.memory.plan(run.config.step, run.config.flags.recompute_mode()).table(run.memory.limit());
     }
 
     void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,

@@ -20,6 +20,7 @@ sample ends where the next document would begin.
 #include "llmc/train/checkpointing.h"  // read_weights
 #include "llmc/train/run_request.h"    // RunRequest, find_shape
 #include "llmc/train/stop.h"           // stop_signal
+#include "llmc/train/tokens.h"         // check_named_tokenizer
 #include "llmc/train/world.h"          // World
 
 // The tokenizer that the command line names, else the checkpoint's.
@@ -27,6 +28,7 @@ inline Tokenizer tokenizer_for(const StoredModel& stored, const std::string& nam
     const std::string path = named.empty() ? stored.tokenizer_path() : named;
     require(!path.empty(), "%s has no tokenizer.json: give --tokenizer with that of the data it was trained on",
             stored.path().c_str());
+    check_named_tokenizer(path);
     const Tokenizer tokenizer = load_tokenizer(path);
     // A model may have more ids than its tokenizer knows. They are never sampled.
     const int64_t vocab_size = stored.shape().vocab_size;

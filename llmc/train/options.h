@@ -3,7 +3,7 @@
 #include <string>
 
 struct GenerateOptions {
-    std::string prompt;  // the text to continue, or @FILE
+    std::string prompt = "\n";  // the text to continue, or @FILE
     int num_samples = 1;
 };
 

@@ -65,7 +65,8 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     const std::string& json = tokenizer.json;
     check_alike(world.ranks, {{"the tokenizer", json.empty() ? "none" : hex64(xxh3(json.data(), json.size()))}});
     const GptShape shape = on_all_ranks(world, [&] {
-        const GptShape found = find_shape(request, tokenizer.vocab_size());
+        const bool is_assumed = flags.dry_run && assumes_vocabulary(flags) && !request.resumed() && !request.source;
+        const GptShape found = find_shape(request, is_assumed ? kDepthVocabSize : tokenizer.vocab_size());
         check_heads<T>(device, found);
         return found;
     });

@@ -235,11 +235,13 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
         if (flags.total_batch_size == 0) flags.sources["total-batch-size"] = "--depth";
         flags.total_batch_size = depth_run(depth_config_of(asked, shape, dividing)).batch;
     }
-    require(!is_shared || flags.batch_size.value_or(by_depth ? 0 : kDefaultBatchSize) != 0,
+    const bool fills_memory = by_depth || (flags.model.model != "custom" && flags.total_batch_size > 0 && !is_shared);
+    const int default_batch_size = fills_memory ? 0 : kDefaultBatchSize;
+    require(!is_shared || flags.batch_size.value_or(default_batch_size) != 0,
             "--batch-size auto (with --depth the default) fills each rank with one micro-batch, and --balance %s moves "
             "micro-batches: give a number, so small that a rank has several",
             flags.balance.c_str());
-    if (flags.batch_size.value_or(by_depth ? 0 : kDefaultBatchSize) == 0) {
+    if (flags.batch_size.value_or(default_batch_size) == 0) {
         flags.batch_size = int(largest_batch(flags, seq_len, world_size, fits));
         flags.sources["batch-size"] = "memory";
     }

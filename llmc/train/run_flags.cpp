@@ -60,7 +60,9 @@ std::vector<Field> RunFlags::fields() {
         {
             Field{"batch", "batch-size", &batch_size,
                   "sequences per micro-batch (B); auto: the largest that fits in memory and divides "
-                  "--total-batch-size; default: 12, with --depth auto; CPU ranks may have different numbers"}
+                  "--total-batch-size; default: 12, but auto with --depth, or with --model and --total-batch-size; CPU "
+                  "ranks "
+                  "may have different numbers"}
                 .from(1, 1 << 20)
                 .zero_is("auto")
                 .or_else("default"),
@@ -301,7 +303,9 @@ std::vector<Field> RunFlags::fields() {
              "FLOP/s of this rank's device, of which MFU is a part; auto: the vendor's figure of a known GPU in bf16, "
              "else measured and kept in ~/.cache/anvil; measure: measured again; a number (165e12); 0: no MFU"},
             {"machine", "dry-run", &dry_run, "print the memory plan and exit"},
-            Field{"machine", "threads", &threads, "CPU threads (0: OMP_NUM_THREADS, else one per core, within the container's CPU quota)"}.from(0, 4096),
+            Field{"machine", "threads", &threads,
+                  "CPU threads (0: OMP_NUM_THREADS, else one per core, within the container's CPU quota)"}
+                .from(0, 4096),
             {"machine", "seed", &seed, "seed of weights, data order and samples"},
 
             Field{"ranks", "launcher", &launch.launcher,

@@ -243,9 +243,9 @@ void check_out_dir(const RunRequest& request) {
             request.checkpoint.path.c_str());
     // Newer checkpoints that were passed over are damaged and will be replaced.
     require(steps.back() <= request.checkpoint.step || !request.checkpoint.passed_over.empty(),
-            "%s holds newer checkpoints than step %ld, up to step %ld: to continue from there instead, give another "
-            "--out-dir",
-            out_dir.c_str(), request.checkpoint.step, steps.back());
+            "%s holds newer checkpoints than step %ld, up to step %ld: resume from the newest (--resume %s), or give "
+            "another --out-dir to train from step %ld again",
+            out_dir.c_str(), request.checkpoint.step, steps.back(), out_dir.c_str(), request.checkpoint.step);
 }
 
 // The file or folder as given, or the folder of a model with this name on the hub, which a script downloads.

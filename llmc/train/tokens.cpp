@@ -8,6 +8,7 @@
 #include "llmc/data/mixture.h"            // data_sources
 #include "llmc/data/utf8.h"               // printable
 #include "llmc/data/tokenizer_formats.h"  // read_tokenizer
+#include "llmc/io/checkpoint.h"           // checkpoint_steps, checkpoint_path
 
 namespace fs = std::filesystem;
 
@@ -73,6 +74,7 @@ KnownTokenizer::KnownTokenizer(const RunRequest& request) {
     }
     if (!is_named) path = if_there(path);
     if (path.empty()) return;
+    check_named_tokenizer(path);
     tokenizer = load_tokenizer(path);
     json = tokenizer_json_of(*tokenizer, path);
     chat_template = chat_template_beside(path);
@@ -133,7 +135,21 @@ void check_tokens(const RunRequest& request, const KnownTokenizer& text, bool sp
     check_beside("the validation data", flags.val_data);
 }
 
+void check_named_tokenizer(const std::string& path) {
+    if (!if_there(path).empty()) return;
+    const std::string folder = fs::path(path).parent_path();
+    const std::vector<int64_t> steps = checkpoint_steps(folder.empty() ? "." : folder);
+    require(steps.empty(), "%s: no such file; a run's tokenizer is in its checkpoints: %s/tokenizer.json", path.c_str(),
+            steps.empty() ? "" : checkpoint_path(folder, steps.back()).c_str());
+}
+
+bool assumes_vocabulary(const RunFlags& flags) {
+    const bool is_named = flags.sources.contains("train-data") || flags.sources.contains("tokenizer");
+    return flags.model.depth > 0 && !flags.model.vocab_size && (!is_named || if_there(flags.tokenizer_path()).empty());
+}
+
 int64_t planned_vocab_size(const RunFlags& flags) {
+    if (assumes_vocabulary(flags)) return kDepthVocabSize;
     const std::string path = if_there(flags.tokenizer_path());
     return path.empty() ? 0 : load_tokenizer(path).vocab_size();
 }

@@ -31,5 +31,14 @@ int first_difference(const Tokenizer& a, const Tokenizer& b);
 // without a tokenizer only the vocabulary size can be compared: if `speaks`, warns of that.
 void check_tokens(const RunRequest& request, const KnownTokenizer& text, bool speaks);
 
-// The vocabulary size of the tokenizer that the command `plan` would use; 0: there is none.
+// Throws an Error that says where a run's tokenizers are if `path` looks for one in a run's own folder.
+void check_named_tokenizer(const std::string& path);
+
+// A plan (`plan`, --dry-run) by --depth is for nanochat's vocabulary, to which published figures refer, unless data or
+// a tokenizer were named.
+inline constexpr int64_t kDepthVocabSize = 32768;
+inline constexpr const char* kAssumedVocabulary =
+    "vocabulary: 32768, as nanochat's; --train-data, --tokenizer or --vocab-size plan for another\n";
+bool assumes_vocabulary(const RunFlags& flags);
+// The vocabulary size for a plan: that, or the tokenizer's; 0: there is none.
 int64_t planned_vocab_size(const RunFlags& flags);

@@ -97,6 +97,14 @@ TEST_CASE("samples during training are of the tokenizer's symbols alone, as thos
     CHECK(records_in(runs.path("run"), "sample").size() == 2);
 }
 
+TEST_CASE("generate without a prompt begins a line", "[generate]") {
+    const Trained trained;
+    const FlagMap flags = {{"resume", trained.folder}, {"sample-tokens", "9"}, {"temperature", "0"}};
+    const Finished bare = run(command_of(flags, "generate"));
+    must_succeed(bare);
+    CHECK(bare.out == trained.text({{"prompt", "\n"}, {"sample-tokens", "9"}, {"temperature", "0"}}));
+}
+
 TEST_CASE("generate with rotary positions slides on", "[generate]") {
     const Trained trained({{"steps", "16"}, {"architecture", "nanochat"}, {"num-layers", "3"}});
     const std::string text = trained.text({});
@@ -107,6 +115,9 @@ TEST_CASE("generate with rotary positions slides on", "[generate]") {
 TEST_CASE("generate refuses what it cannot do", "[generate]") {
     const Trained trained;
     trained.check_refused({{"prompt", ""}}, "--prompt is empty");
+    // The tokenizer of a run is in its checkpoints.
+    trained.check_refused({{"tokenizer", trained.folder + "/tokenizer.json"}},
+                          trained.folder + "/step_00000005/tokenizer.json");
     trained.check_refused({{"prompt", "@/nowhere/prompt"}}, "/nowhere/prompt");
     trained.check_refused({{"prompt", "Once upon a time there was"}},
                           "--prompt has 26 tokens, and the model's context is 16");

@@ -1,5 +1,6 @@
 // The output of `plan`, against values worked out by hand.
 #include "llmc/train/plan.h"
+#include <filesystem>
 #include <map>
 #include <set>
 #include "llmc/cpu/kernels.h"         // the device Cpu
@@ -434,7 +435,6 @@ TEST_CASE("plan: the vocabulary is that of the data's tokenizer, where there is 
     const ScratchFolder scratch;
     RunFlags config;
     config.train_data = scratch / "train_*.bin";
-    config.model.depth = 12;
     CHECK(planned_vocab_size(config) == 0);
     CHECK(contains(error_of([&] { config.model.shape(planned_vocab_size(config)); }),
                    "no tokenizer.json beside the data (--train-data) gives the vocabulary's size: give --vocab-size"));
@@ -443,4 +443,48 @@ TEST_CASE("plan: the vocabulary is that of the data's tokenizer, where there is 
     CHECK(config.model.shape(planned_vocab_size(config)).vocab_size == 256);
     config.tokenizer = scratch / "other.json";
     CHECK(planned_vocab_size(config) == 0);
+    // With --depth the figures are nanochat's, unless data that were named say otherwise.
+    config.tokenizer.clear();
+    config.model.depth = 12;
+    CHECK(planned_vocab_size(config) == 32768);  // tiny Shakespeare, the default, is not what anybody plans for
+    config.sources["train-data"] = "the command line";
+    CHECK(planned_vocab_size(config) == 256);
+    std::filesystem::remove(scratch / "tokenizer.json");
+    CHECK(planned_vocab_size(config) == 32768);
+}
+
+TEST_CASE("a preset's micro-batch is the largest that fits, if a step's tokens are given", "[plan]") {
+    RunFlags flags;
+    flags.model.model = "gpt2-124M";
+    const GptShape shape = flags.model.shape(0);
+    const auto micro_batch = [&](int64_t total, int64_t most, const char* model) {
+        flags.total_batch_size = total, flags.model.model = model;
+        const Decision decision = decide(flags, shape, 1, [&](const StepConfig& step) { return step.B <= most; });
+        return *decision.flags.batch_size;
+    };
+    CHECK(micro_batch(524288, 64, "gpt2-124M") == 64);  // 12 divides no power of two
+    CHECK(micro_batch(524288, 63, "gpt2-124M") == 32);
+    CHECK(micro_batch(0, 64, "gpt2-124M") == 12);
+    CHECK(micro_batch(491520, 64, "custom") == 12);
+    flags.batch_size = 8;
+    CHECK(micro_batch(524288, 64, "gpt2-124M") == 8);
+    const Finished plan = run(program("train_gpt") + " plan --depth 12 --gpu H100");
+    CHECK(contains(plan.out, "model: 286"));
+    CHECK(contains(plan.out,
+                   "vocabulary: 32768, as nanochat's; --train-data, --tokenizer or --vocab-size plan for another\n"));
+    const Finished on_cpu = run(program("train_gpt") + " plan --model gpt2-124M --device cpu");
+    CHECK(on_cpu.exit_code == 0);
+    CHECK(contains(on_cpu.err, "warning: `plan` is for GPUs, and these are the figures of --gpu H100"));
+    CHECK(run(program("train_gpt") + " plan --model gpt2-124M --total-batch-size 524288").exit_code == 0);
+    // The default data have a tokenizer, and nobody named them.
+    const ScratchFolder nowhere;
+    CHECK(run(program("data/tokenize") + " --stories 200000 --tokenizer char --out " + nowhere.path +
+              "/data/tinyshakespeare")
+              .exit_code == 0);
+    const Finished dry = run("d=$(realpath " + program("train_gpt") + ") && cd " + nowhere.path +
+                             " && $d train --depth 2 --dry-run --device cpu --dtype fp32");
+    INFO(dry.err);
+    CHECK(dry.exit_code == 0);
+    CHECK(contains(dry.out, "vocabulary: 32768, as nanochat's"));
+    CHECK(contains(dry.out, "depth: 2 layers\n"));
 }

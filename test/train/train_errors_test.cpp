@@ -567,7 +567,8 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     refused({{"tokenizer", runs.path("nowhere.json")}}, {runs.path("nowhere.json"), "No such file"});
     refused({{"config", runs.path("nowhere.ini")}}, {runs.path("nowhere.ini"), "No such file"});
     check_refused(run(command_of(runs.flags("a")) + " more"), {"unexpected argument 'more'"});
-    check_refused(run(command_of(runs.flags("a")) + " --steps 3"), {"--steps is given 2 times"});
+    refused({{"train-data", runs.path("data")}},
+            {runs.path("data") + " is a folder", runs.path("data") + "/train_*.bin'"});
     fs::remove(runs.path("data/tokenizer.json"));
     refused({}, {"no tokenizer.json", "give --vocab-size"});
 }

@@ -199,6 +199,45 @@ def trained_of_characters(kind, size, text):
     return made
 
 
+# Added tokens that are not special, and the spelling of a special one around such a token. NORMALIZED are searched after the
+# normalizer, and e + accent is one character there.
+ADDED = [("<think>", {}), ("  ", {}), ("     ", {}), ("<l>", {"lstrip": True}), ("<r>", {"rstrip": True}),
+         ("<lr>", {"lstrip": True, "rstrip": True}), ("\n\n\n", {}), ("<thin", {}), ("日本", {}), ("▁<u", {})]  # fmt: skip
+NORMALIZED = [("<n>", {}), ("e\u0301!", {}), ("   ", {}), ("<th", {}), ("<nl>", {"lstrip": True}), ("<nr>", {"rstrip": True})]
+SPECIAL = ["[<think>]", "<s> <r>"]
+
+
+def with_added(made, strips=True):
+    token = tokenizers.AddedToken
+    made.add_tokens([token(text, normalized=False, **flags) for text, flags in ADDED])
+    made.add_tokens([token(text, normalized=True, **flags) for text, flags in NORMALIZED if strips or not flags])
+    made.add_special_tokens([token(SPECIAL[0], normalized=False), token(SPECIAL[1], normalized=True)])
+    made.encode_special_tokens = True  # text never becomes special tokens
+    return made
+
+
+def added_text(size, seed):
+    rng = Rng(seed)
+    words = [text for text, _ in ADDED + NORMALIZED] + SPECIAL + ["the", "a", "e\u0301", "日", "!", "<", "u>", "▁", "n>", "k>", "\t", "\u3000"]
+    return "".join(rng.pick(words) + " \n"[rng.below(2)] * (rng.below(3) * rng.below(3)) for _ in range(size))
+
+
+def write_added(folder, texts, learned_from, size):
+    texts = {**texts, "added": added_text(600, 5)}
+    (folder / "added.txt").write_bytes(texts["added"].encode())
+    tokens = {"added_gpt2": trained_by_hf("gpt2", size, texts[learned_from]), "added_nfc": trained_by_hf("qwen2", size, texts[learned_from])}
+    for kind, spaces in (("legacy", None), ("metaspace", "first"), ("metaspace", "always")):
+        made = trained_of_characters("legacy" if not spaces else "metaspace", size, texts[learned_from])
+        if spaces:
+            made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=spaces, split=False)
+        tokens[f"added_{spaces or kind}"] = made
+    for name, made in tokens.items():
+        with_added(made, strips=name != "added_legacy")
+        (folder / f"{name}.json").write_text(made.to_str(pretty=True) + "\n", encoding="utf-8")
+        for text_name in (learned_from, "added"):
+            write_ids(folder, f"{name}.json", text_name, made.encode(texts[text_name]).ids)
+
+
 def write_cases(folder, texts, learned_from, size):
     """Writes the cases. `learned_from` and `size` are those of the vocabularies."""
     for name, text in texts.items():
@@ -215,6 +254,7 @@ def write_cases(folder, texts, learned_from, size):
         (folder / f"{kind}.json").write_text(made.to_str(pretty=True) + "\n", encoding="utf-8")
         for name, text in texts.items():
             write_ids(folder, f"{kind}.json", name, made.encode(text).ids)
+    write_added(folder, texts, learned_from, size)
     for pattern in ("gpt4", "nanochat", "o200k"):
         tokens = trained_by_rustbpe(pattern, size, texts[learned_from])
         specials = {text: len(tokens) + i for i, text in enumerate(SPECIALS[pattern])}
@@ -277,7 +317,9 @@ def verify(folder):
         name, text_name = expected.stem.split("--")
         text = (folder / f"{text_name}.txt").read_bytes().decode()
         ids = array.array("i", expected.read_bytes()).tolist()
-        found = {"tokenizers": tokenizers.Tokenizer.from_file(str(folder / "ours" / f"{name}.json")).encode(text).ids}
+        made = tokenizers.Tokenizer.from_file(str(folder / "ours" / f"{name}.json"))
+        made.encode_special_tokens = True
+        found = {"tokenizers": made.encode(text).ids}
         ranks = folder / "ours" / f"{name}.tiktoken"
         if ranks.is_file():
             rest = json.loads(ranks.with_name(ranks.name + ".json").read_text(encoding="utf-8"))

@@ -285,12 +285,12 @@ private:
 }  // namespace
 
 namespace {
-// Documents and the parts of threads are also cut before one of these characters (split.h, documents.h).
-bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r'; }
-
 // Splits text into pieces: blanks and the characters up to the next blank.
 template <class F>
-void for_each_word(std::string_view text, F f) {
+void for_each_word(std::string_view text, const std::string& blanks, F f) {
+    const char first = blanks.empty() ? '\0' : blanks[0], second = blanks.empty() ? '\0' : blanks.back();
+    const auto is_blank = [&](char c) { return c == first || c == second; };
+    if (blanks.empty()) return f(text);
     for (size_t begin = 0, end; begin < text.size(); begin = end) {
         end = begin;
         while (end < text.size() && is_blank(text[end])) end++;
@@ -308,11 +308,18 @@ std::string with_spaces(std::string_view text) {
 }
 }  // namespace
 
+std::string_view Bpe::normalize(std::string_view part, bool begins, std::string& scratch) const {
+    if (normalizes && !is_surely_nfc(part)) return scratch = to_nfc(part);
+    if (!of_characters || metaspace || part.empty()) return part;
+    scratch = with_spaces(part);
+    if (begins && first_space == FirstSpace::parts) scratch.insert(0, 1, ' ');
+    return scratch;
+}
+
 void Bpe::encode(std::string_view text, std::vector<int32_t>& ids, bool is_beginning) const {
     thread_local PieceCache cache;
     PieceCache& others = cache;
-    std::string normal;
-    if (normalizes && !is_surely_nfc(text)) text = normal = to_nfc(text);
+    std::string normal, spaced;
     const auto encode_piece = [&](std::string_view piece) {
         const int32_t id = pieces.find(piece);
         if (id >= 0)
@@ -320,17 +327,31 @@ void Bpe::encode(std::string_view text, std::vector<int32_t>& ids, bool is_begin
         else
             others.encode(*this, piece, ids);
     };
-    if (!of_characters) return for_each_piece(pattern, text, encode_piece);
-    if (text.empty()) return;
-    normal = with_spaces(text);
-    if (is_beginning && first_space != FirstSpace::none && (first_space == FirstSpace::always || normal[0] != ' '))
-        normal.insert(0, 1, ' ');
-    for_each_word(normal, encode_piece);
+    const auto encode_part = [&](std::string_view part, bool begins_text) {
+        if (!of_characters) return for_each_piece(pattern, part, encode_piece);
+        if (metaspace) {
+            spaced = with_spaces(part);
+            const bool begins =
+                begins_text ? is_beginning && first_space != FirstSpace::none : first_space == FirstSpace::parts;
+            if (begins && spaced[0] != ' ') spaced.insert(0, 1, ' ');
+            part = spaced;
+        }
+        for_each_word(part, blanks, encode_piece);
+    };
+    in_text.split(text, [&](std::string_view part, int32_t added_id) {
+        if (added_id >= 0) return ids.push_back(added_id);
+        const bool begins_text = part.data() == text.data();
+        const std::string_view all = normalize(part, is_beginning || !begins_text, normal);
+        in_normalized.split(all, [&](std::string_view rest, int32_t id) {
+            if (id >= 0) return ids.push_back(id);
+            encode_part(rest, begins_text && rest.data() == all.data());
+        });
+    });
 }
 
 namespace {
-bool is_special(const Bpe& bpe, int32_t id) {
-    return std::any_of(bpe.specials.begin(), bpe.specials.end(), [&](const SpecialToken& t) { return t.id == id; });
+bool is_added(const Bpe& bpe, int32_t id) {
+    return std::any_of(bpe.added.begin(), bpe.added.end(), [&](const AddedToken& t) { return t.id == id; });
 }
 
 bool is_utf8(std::string_view text) {
@@ -346,9 +367,26 @@ bool is_utf8(std::string_view text) {
 bool find_bytes(const std::vector<std::string>& symbols, Bpe& bpe) {
     bpe.byte_ids.fill(-1);
     for (size_t id = symbols.size(); id-- > 0;)
-        if (symbols[id].size() == 1 && !is_special(bpe, int32_t(id)))
+        if (symbols[id].size() == 1 && !is_added(bpe, int32_t(id)))
             bpe.byte_ids[static_cast<unsigned char>(symbols[id][0])] = int32_t(id);
     return std::find(bpe.byte_ids.begin(), bpe.byte_ids.end(), -1) == bpe.byte_ids.end();
+}
+}  // namespace
+
+namespace {
+// The characters of " \n" before which text can be split without changing its tokens: no token goes from another
+// character into one of them.
+std::string blanks_between(const std::vector<Merge>& merges, const std::vector<std::string>& symbols) {
+    std::string blanks = " \n";
+    for (size_t before = 0; before != blanks.size();) {
+        before = blanks.size();
+        for (const Merge& merge : merges) {
+            const std::string& both = symbols[size_t(merge.result)];
+            for (size_t at = 1; at < both.size(); at++)
+                if (blanks.find(both[at - 1]) == std::string::npos) std::erase(blanks, both[at]);
+        }
+    }
+    return blanks;
 }
 }  // namespace
 
@@ -358,11 +396,12 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
     require(merges.size() <= kMaxMerges, "%s has %zu merges: expected at most %zu", where.c_str(), merges.size(),
             kMaxMerges);
     std::unordered_set<std::string_view> texts;
-    for (const SpecialToken& special : specials)
-        require(is_utf8(special.text) && texts.insert(special.text).second,
-                "%s: the special token %d occurs twice or is not UTF-8", where.c_str(), special.id);
-    separator = separator < 0 ? separator_of(specials) : separator;
+    for (const AddedToken& token : added)
+        require(is_utf8(token.text) && texts.insert(token.text).second,
+                "%s: the special token %d occurs twice or is not UTF-8", where.c_str(), token.id);
+    separator = separator < 0 ? separator_of(added) : separator;
     if (!encodes) return;
+    prepare_added(where);
     const bool complete = of_characters || find_bytes(symbols, *this);
     require(complete, "%s lacks tokens for some of the 256 bytes: expected one for each, to encode any text",
             where.c_str());
@@ -375,7 +414,7 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
     pieces.reset(symbols.size());
     std::vector<int32_t> ids;
     for (size_t id = 0; id < symbols.size(); id++) {
-        if (symbols[id].empty() || is_special(*this, int32_t(id))) continue;
+        if (symbols[id].empty() || is_added(*this, int32_t(id))) continue;
         if (!whole_pieces) {
             ids.clear();
             merge_piece(symbols[id], ids);
@@ -388,27 +427,51 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
                 where.c_str());
         for (const Merge& merge : merges) {
             const std::string& both = symbols[size_t(merge.result)];
-            for (size_t at = 1; at < both.size(); at++)
-                require(!is_blank(both[at]) || is_blank(both[at - 1]),
-                        "%s: token %d goes from a word into the blank after it: expected a vocabulary of words, as "
-                        "SentencePiece makes them",
-                        where.c_str(), merge.result);
+            may_cut = may_cut && cut_between_pieces(both, 1) == both.size();
         }
+        blanks = blanks_between(merges, symbols);
         return;
     }
-    // A tokenizer.json has one vocabulary for special tokens and spelled bytes.
+    // A tokenizer.json has one vocabulary for added tokens and spelled bytes.
     std::string bytes;
-    for (const SpecialToken& special : specials)
-        require(!bytes_of_gpt2_spelling(special.text, bytes) || pieces.find(bytes) < 0,
+    for (const AddedToken& token : added)
+        require(!bytes_of_gpt2_spelling(token.text, bytes) || pieces.find(bytes) < 0,
                 "%s: the special token '%s' is spelled like token %d: give it another name, such as <|%s|>",
-                where.c_str(), special.text.c_str(), pieces.find(bytes), special.text.c_str());
+                where.c_str(), token.text.c_str(), pieces.find(bytes), token.text.c_str());
 }
 
-int32_t separator_of(const std::vector<SpecialToken>& specials) {
+void Bpe::prepare_added(const std::string& where) {
+    in_text = in_normalized = {};
+    std::string scratch;
+    const auto holds_made = [this](const std::string& text) {
+        return std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
+            return !token.special && text.find(token.text) != std::string::npos;
+        });
+    };
+    for (const AddedToken& token : added) {
+        const std::string text(token.normalized ? normalize(token.text, true, scratch) : token.text);
+        const std::string spaced = (of_characters ? with_spaces(text) : text) + (token.rstrip ? " " : "");
+        require(cut_between_pieces(spaced, 1) == spaced.size() || !holds_made(token.text),
+                "%s: the added token '%s' has a blank after a letter or digit, where long texts are cut: expected no "
+                "such token that is not \"special\"",
+                where.c_str(), token.text.c_str());
+        require(token.special || !token.normalized || !of_characters || metaspace || !(token.lstrip || token.rstrip),
+                "%s: the added token '%s' takes white space along (lstrip, rstrip) in text that is normalized, which "
+                "is not "
+                "supported here: expected \"normalized\": false",
+                where.c_str(), token.text.c_str());
+        (token.normalized ? in_normalized : in_text).add(token, text);
+    }
+    in_text.prepare();
+    in_normalized.prepare();
+}
+
+int32_t separator_of(const std::vector<AddedToken>& added) {
     for (const char* text : {"<|bos|>", "<|endoftext|>", "<|begin_of_text|>", "<s>"})
-        for (const SpecialToken& token : specials)
+        for (const AddedToken& token : added)
             if (token.text == text) return token.id;
-    return specials.empty() ? -1 : specials[0].id;
+    const auto first = std::find_if(added.begin(), added.end(), [](const AddedToken& token) { return token.special; });
+    return added.empty() ? -1 : first == added.end() ? added[0].id : first->id;
 }
 
 Tokenizer make_bpe_tokenizer(std::vector<std::string> symbols, Bpe bpe, const std::string& where) {
@@ -421,18 +484,34 @@ Tokenizer make_bpe_tokenizer(std::vector<std::string> symbols, Bpe bpe, const st
 size_t recover_merges(const std::vector<std::string>& symbols, Bpe& bpe) {
     bpe.merges.clear();
     if (!find_bytes(symbols, bpe)) return symbols.size();
-    bpe.ranks.reset(symbols.size());
-    size_t lost = 0;
+    std::unordered_map<std::string_view, int32_t> id_of;
+    for (size_t id = 0; id < symbols.size(); id++)
+        if (!symbols[id].empty() && !is_added(bpe, int32_t(id))) id_of.emplace(symbols[id], int32_t(id));
+    size_t lost = 0, room = symbols.size();
+    bpe.ranks.reset(room);
     std::vector<int32_t> ids;
+    const auto add = [&](int32_t left, int32_t right, size_t result) {
+        if (bpe.merges.size() == room) {
+            bpe.ranks.reset(room *= 2);
+            for (size_t i = 0; i < bpe.merges.size(); i++)
+                bpe.ranks.add(bpe.merges[i].left, bpe.merges[i].right, uint32_t(i));
+        }
+        bpe.ranks.add(left, right, uint32_t(bpe.merges.size()));
+        bpe.merges.push_back({left, right, int32_t(result)});
+    };
     for (size_t id = 0; id < symbols.size(); id++) {
-        if (symbols[id].size() < 2 || is_special(bpe, int32_t(id))) continue;
+        const std::string_view symbol = symbols[id];
+        if (symbol.size() < 2 || is_added(bpe, int32_t(id))) continue;
         ids.clear();
-        bpe.merge_piece(symbols[id], ids);
+        bpe.merge_piece(symbol, ids);
         if (ids.size() == 2) {
-            bpe.ranks.add(ids[0], ids[1], uint32_t(bpe.merges.size()));
-            bpe.merges.push_back({ids[0], ids[1], int32_t(id)});
-        } else {
-            lost++;
+            add(ids[0], ids[1], id);
+            continue;
+        }
+        lost++;
+        for (size_t at = 1; at < symbol.size(); at++) {
+            const auto left = id_of.find(symbol.substr(0, at)), right = id_of.find(symbol.substr(at));
+            if (left != id_of.end() && right != id_of.end()) add(left->second, right->second, id);
         }
     }
     return lost;

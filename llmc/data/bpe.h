@@ -12,8 +12,8 @@ to O(n) mostly: 100 MB of text without a space are one piece.
 The variant of SentencePiece (Kudo and Richardson, 2018; Llama 2, Mistral): the tokens of a piece are at first its
 characters. Characters that the vocabulary lacks become bytes, which have their own ids. A space is an ordinary
 character, spelled U+2581, and one is put before the text. There is no split pattern, so all text would be one piece.
-But if no token reaches from a word into the blank after it, which the reader of the tokenizer checks, text can be split
-there without changing its tokens.
+But if no token reaches from another character into a space or line feed, text can be split there without changing its
+tokens. prepare() looks which of the two it is. A carriage return is none: real vocabularies have tokens like ";\r".
 */
 #pragma once
 #include <array>
@@ -22,15 +22,11 @@ there without changing its tokens.
 #include <string_view>
 #include <unordered_map>
 #include <vector>
-#include "llmc/data/split.h"  // SplitPattern
+#include "llmc/data/added_tokens.h"  // AddedToken, AddedTokens
+#include "llmc/data/split.h"         // SplitPattern
 
 struct Merge {
     int32_t left, right, result;
-};
-
-struct SpecialToken {
-    std::string text;
-    int32_t id;
 };
 
 // The maximum numbers of ids and merges: they must fit into a 64-bit entry of PairRanks.
@@ -100,15 +96,16 @@ private:
     int shift_ = 0;
 };
 
-// Whether a BPE of characters puts a space before a text that is not empty.
-enum class FirstSpace { none, always, unless_there };
+// Where a BPE of characters puts a space: before a text, or before each of its parts between added tokens.
+enum class FirstSpace { none, text, parts };
 
 struct Bpe {
     SplitPattern pattern = SplitPattern::gpt2;  // of bytes
     bool of_characters = false;                 // the variant of SentencePiece
     FirstSpace first_space = FirstSpace::none;
+    bool metaspace = false;  // spaces are put and spelled after added tokens are found, and none where one is already
     std::vector<Merge> merges;  // by rank
-    std::vector<SpecialToken> specials;
+    std::vector<AddedToken> added;
     // A piece that is a token becomes that token, even if the merges do not lead to it, as with tiktoken and with a
     // tokenizer.json that has "ignore_merges".
     bool whole_pieces = false;
@@ -123,10 +120,18 @@ struct Bpe {
     // Computed by prepare().
     PairRanks ranks;
     PieceIds pieces;
+    std::string blanks;   // where the words of a BPE of characters begin
+    bool may_cut = true;  // whether text may be cut between a letter or digit and a blank: no token goes across
     uint64_t serial = 0;  // unique to each prepared Bpe; 0: not prepared
+    AddedTokens in_text, in_normalized;
 
     // Checks the fields and computes the tables. Throws an Error that begins with `where`, the file's name.
     void prepare(const std::vector<std::string>& symbols, const std::string& where);
+    // The part of prepare() for added tokens, after one of them has become special.
+    void prepare_added(const std::string& where);
+    // The part of a text between added tokens that are not normalized, in place or in `scratch`. `begins`: it is not
+    // the continuation of another part.
+    std::string_view normalize(std::string_view part, bool begins, std::string& scratch) const;
 
     // Appends the ids of a text. `is_beginning`: false for the continuation of a text.
     void encode(std::string_view text, std::vector<int32_t>& ids, bool is_beginning = true) const;
@@ -138,18 +143,19 @@ struct Bpe {
     size_t merge_piece(std::string_view piece, std::vector<int32_t>& ids) const;
 };
 
-// The special token between documents: the first of <|bos|>, <|endoftext|>, <|begin_of_text|> and <s> that exists, else
-// the first special token; -1: there are none.
-int32_t separator_of(const std::vector<SpecialToken>& specials);
+// The token between documents: the first of <|bos|>, <|endoftext|>, <|begin_of_text|> and <s> that exists, else the first
+// special token, else the first added one; -1: there are none.
+int32_t separator_of(const std::vector<AddedToken>& added);
 
 struct Tokenizer;
 
 // A tokenizer with these tokens. Errors begin with `where`.
 Tokenizer make_bpe_tokenizer(std::vector<std::string> symbols, Bpe bpe, const std::string& where);
 
-// Recovers the merge that leads to each token from the order of the tokens: a token was learned from the two tokens
-// into which merges of lower rank turn its bytes. Skips tokens with an empty symbol and special ones. Returns the
-// number of tokens for which there is no such pair; only whole pieces become such a token.
+// Recovers the merges that lead to each token from the order of the tokens: a token was learned from the two tokens
+// into which merges of lower rank turn its bytes. Skips tokens with an empty symbol and added ones. Returns the number
+// of tokens for which there is no such pair, as in Llama 3's vocabulary. Any two tokens that together are such a token
+// become it, as with tiktoken.
 size_t recover_merges(const std::vector<std::string>& symbols, Bpe& bpe);
 
 // SentencePiece's spelling of a space.

@@ -221,9 +221,9 @@ Tokenizer train_bpe(const PieceCounts& counts, const BpeTraining& config) {
         symbols.push_back(symbols[size_t(merge.left)] + symbols[size_t(merge.right)]);
     }
     for (const std::string& text : config.special_tokens) {
-        bpe.specials.push_back({text, int32_t(symbols.size())});
+        bpe.added.push_back({text, int32_t(symbols.size())});
         symbols.push_back(text);
     }
-    if (!bpe.specials.empty()) bpe.separator = bpe.specials[0].id;
+    if (!bpe.added.empty()) bpe.separator = bpe.added[0].id;
     return make_bpe_tokenizer(std::move(symbols), std::move(bpe), "the trained tokenizer");
 }

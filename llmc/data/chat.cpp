@@ -1,9 +1,10 @@
 // See chat.h.
 #include "llmc/data/chat.h"
 #include <algorithm>
-#include "llmc/base/check.h"  // require, ensure
-#include "llmc/base/json.h"   // Json
-#include "llmc/data/bpe.h"    // SpecialToken
+#include "llmc/base/check.h"        // require, ensure
+#include "llmc/base/json.h"         // Json
+#include "llmc/base/python_json.h"  // from_python_json
+#include "llmc/data/bpe.h"          // AddedToken, Bpe
 
 namespace {
 
@@ -69,7 +70,8 @@ std::string text_of(const Message& message, const std::string& where, const char
 }  // namespace
 
 Conversation parse_conversation(std::string_view line, const std::string& where) {
-    const Json json = parse_json(line);
+    Json json = parse_json(line);
+    if (json.is_discarded()) json = parse_json(from_python_json(line));
     const char* const expected = R"(expected {"messages": [{"role": "user", "content": "..."}, ...]})";
     require(!json.is_discarded(), "%s: not valid JSON: %s", where.c_str(), expected);
     const bool has_messages = json.is_object() && json.contains("messages");
@@ -97,8 +99,8 @@ private:
 };
 
 int32_t ChatTemplate::special(const char* text) const {
-    const std::vector<SpecialToken>& all = tokenizer_.bpe->specials;
-    const auto found = std::find_if(all.begin(), all.end(), [=](const SpecialToken& one) { return one.text == text; });
+    const std::vector<AddedToken>& all = tokenizer_.bpe->added;
+    const auto found = std::find_if(all.begin(), all.end(), [=](const AddedToken& one) { return one.text == text; });
     require(found != all.end(), "the tokenizer has no token %s, which the chat template %s needs", text, name());
     return found->id;
 }
@@ -111,8 +113,8 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatStyle& style) :
     const std::string& name = style.name;
     const auto has = [&](const char* text) {
         return tokenizer.kind == TokenizerKind::bpe &&
-               std::any_of(tokenizer.bpe->specials.begin(), tokenizer.bpe->specials.end(),
-                           [=](const SpecialToken& one) { return one.text == text; });
+               std::any_of(tokenizer.bpe->added.begin(), tokenizer.bpe->added.end(),
+                           [=](const AddedToken& one) { return one.text == text; });
     };
     struct Known {
         const char *name, *first, *last;
@@ -130,7 +132,8 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatStyle& style) :
         kind_ = known.kind;
         end_of_turn_ = special(known.last);
         document_token_ = tokenizer.separator();
-        ensure(document_token_ >= 0);  // if there is no other, the first special token
+        ensure(document_token_ >= 0);  // if there is no other, the first added token
+        never_make_markers();
         style_.name = known.name;
         return;
     }
@@ -140,6 +143,24 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatStyle& style) :
         "the tokenizer (%s) has no tokens for conversations, such as <|user_start|> or <|im_start|>: train one with "
         "data/tokenize --train-tokenizer, which brings nanochat's, or take that of a chat model",
         tokenizer.name());
+}
+
+// Some models' files say of <|im_start|> that it is made from text. A message could then begin another's turn.
+void ChatTemplate::never_make_markers() {
+    static constexpr const char* kMarkers[] = {
+        "<|user_start|>",      "<|user_end|>",      "<|assistant_start|>", "<|assistant_end|>", "<|python_start|>",
+        "<|python_end|>",      "<|output_start|>",  "<|output_end|>",      "<|im_start|>",      "<|im_end|>",
+        "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+    const auto is_made = [this](const AddedToken& token) {
+        return !token.special && (token.id == document_token_ || std::find(std::begin(kMarkers), std::end(kMarkers),
+                                                                           token.text) != std::end(kMarkers));
+    };
+    const std::vector<AddedToken>& added = tokenizer_.bpe->added;
+    if (std::none_of(added.begin(), added.end(), is_made)) return;
+    Bpe bpe = *tokenizer_.bpe;
+    for (AddedToken& token : bpe.added) token.special = token.special || is_made(token);
+    bpe.prepare_added("the tokenizer");
+    tokenizer_.bpe = std::make_shared<const Bpe>(std::move(bpe));
 }
 
 void ChatTemplate::check(const Conversation& conversation, const std::string& where) const {

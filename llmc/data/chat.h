@@ -7,8 +7,8 @@ A line may also be only the array, as nanochat writes it. Roles: at most one `sy
 and `assistant` in turn. Content is a string or an array of parts: {"type": "text", "text": ...}. Assistant messages of
 nanochat may also have parts of type `python` and `python_output`.
 
-A template converts a conversation to tokens. Text between the special tokens never becomes special tokens. Brackets
-mark the targets that are learned, which is what the assistant writes:
+A template converts a conversation to tokens. Text between the special tokens never becomes special tokens, nor tokens
+that mark turns, even if the tokenizer's file says that they are not special. Brackets mark the targets that are learned, which is what the assistant writes:
 
   nanochat   <|bos|> then turns <|user_start|>CONTENT<|user_end|> and <|assistant_start|>[CONTENT<|assistant_end|>]; the
              system's text is put before the first user's, with an empty line between. Karpathy, 2026, tokenizer.py.
@@ -71,8 +71,9 @@ private:
     void begin_turn(Writer& to, Role role) const;
     void check(const Conversation& conversation, const std::string& where) const;
     int32_t special(const char* text) const;
+    void never_make_markers();
 
-    const Tokenizer& tokenizer_;
+    Tokenizer tokenizer_;  // its tokens that mark turns are special
     ChatStyle style_;
     Kind kind_;
     int32_t document_token_, end_of_turn_;

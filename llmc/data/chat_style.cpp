@@ -35,7 +35,7 @@ std::optional<ChatStyle> style_of(const Json& json) {
 
 std::string document_token_of(const Tokenizer& tokenizer) {
     if (tokenizer.bpe)
-        for (const SpecialToken& token : tokenizer.bpe->specials)
+        for (const AddedToken& token : tokenizer.bpe->added)
             if (token.id == tokenizer.separator()) return token.text;
     return "";
 }

@@ -72,6 +72,6 @@ size_t cut_between_pieces(std::string_view text, size_t at) {
     };
     if (at == 0) return 0;
     for (; at < text.size(); at++)
-        if ((text[at] == ' ' || text[at] == '\n' || text[at] == '\r') && is_word(text[at - 1])) return at;
+        if ((text[at] == ' ' || text[at] == '\n') && is_word(text[at - 1])) return at;
     return text.size();
 }

@@ -247,5 +247,5 @@ void for_each_piece(SplitPattern pattern, std::string_view text, F f) {
 }
 
 // The first position from `at` on where every pattern ends a piece, whatever the rest of the text: after an ASCII
-// letter or digit, before an ASCII space or newline. The end of the text if there is none.
+// letter or digit, before a space or line feed. The end of the text if there is none.
 size_t cut_between_pieces(std::string_view text, size_t at);

@@ -25,7 +25,7 @@ constexpr size_t kThreadBytes = 1 << 19;
 // Each thread encodes one part; the parts are cut where all patterns end a piece.
 std::vector<int32_t> encode_bpe(const Bpe& bpe, std::string_view text, int threads, bool is_beginning) {
     if (threads == 0) threads = usable_cores();
-    const size_t parts = std::clamp<size_t>(text.size() / kThreadBytes, 1, size_t(threads));
+    const size_t parts = bpe.may_cut ? std::clamp<size_t>(text.size() / kThreadBytes, 1, size_t(threads)) : 1;
     std::vector<std::vector<int32_t>> ids(parts);
     std::vector<std::thread> helpers;
     for (size_t part = 0, begin = 0; part < parts; part++) {
@@ -89,7 +89,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const std::string&
 }
 
 size_t Tokenizer::cut(std::string_view text, size_t at) const {
-    if (kind == TokenizerKind::bpe) return cut_between_pieces(text, at);
+    if (kind == TokenizerKind::bpe) return bpe->may_cut ? cut_between_pieces(text, at) : text.size();
     // Not inside a code point, which may be one symbol.
     while (at < text.size() && (text[at] & 0xC0) == 0x80) at++;
     return std::min(at, text.size());
@@ -113,7 +113,8 @@ std::vector<int32_t> Tokenizer::token_bytes() const {
     for (const std::string& symbol : symbols) bytes.push_back(int32_t(symbol.size()));
     if (separator() >= 0) bytes[size_t(separator())] = 0;
     if (bpe)
-        for (const SpecialToken& special : bpe->specials) bytes[size_t(special.id)] = 0;
+        for (const AddedToken& token : bpe->added)
+            if (token.special) bytes[size_t(token.id)] = 0;
     return bytes;
 }
 

@@ -43,7 +43,8 @@ struct Tokenizer {
     std::vector<int32_t> token_bytes() const;
     const char* name() const;
 
-    // Text never becomes special tokens: a special token's spelling is split like any other text. Throws if the text
+    // Text never becomes special tokens: a special token's spelling is split like any other text. It does become the
+    // added tokens that are not special (llmc/data/added_tokens.h). Throws if the text
     // has a symbol that is not in the vocabulary; `where` names the text in errors. The ids are the same at any number
     // of threads; 0: all cores if the text is large enough. `is_beginning`: some tokenizers put a space before a text,
     // but not before its continuation.

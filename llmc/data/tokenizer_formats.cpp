@@ -62,7 +62,7 @@ Tokenizer read_vocab_bpe(std::string_view text, const std::string& where) {
                 shown(line).c_str());
     }
     require(!bpe.merges.empty(), "%s has no merges: expected a line for each, such as 'h e'", where.c_str());
-    bpe.specials = {{"<|endoftext|>", int32_t(symbols.size())}};
+    bpe.added = {{"<|endoftext|>", int32_t(symbols.size())}};
     symbols.push_back("<|endoftext|>");
     return make_bpe_tokenizer(std::move(symbols), std::move(bpe), where);
 }
@@ -122,18 +122,34 @@ bool parse_rank(std::string_view line, std::string& bytes, int64_t& rank) {
 
 // Sets the split pattern and the special tokens by the number of ranks if there is no PATH.json.
 void take_known_rest(size_t num_ranks, Bpe& bpe, const std::string& where) {
-    require(num_ranks == 50256 || num_ranks == 100256,
-            "%s has %zu ranks, neither GPT-2's 50256 nor GPT-4's 100256, and they alone do not say how text is split: "
-            "expected %s.json beside it, such as {\"pattern\": \"gpt2\", \"special_tokens\": {\"<|endoftext|>\": %zu}}",
+    struct Known {
+        size_t num_ranks;
+        SplitPattern pattern;
+        std::vector<AddedToken> specials;
+    };
+    // r50k_base (GPT-2), p50k_base, cl100k_base (GPT-4), o200k_base (GPT-4o), as in tiktoken_ext/openai_public.py.
+    static const Known all_known[] = {
+        {50256, SplitPattern::gpt2, {{"<|endoftext|>", 50256}}},
+        {50280, SplitPattern::gpt2, {{"<|endoftext|>", 50256}}},
+        {100256,
+         SplitPattern::gpt4,
+         {{"<|endoftext|>", 100257},
+          {"<|fim_prefix|>", 100258},
+          {"<|fim_middle|>", 100259},
+          {"<|fim_suffix|>", 100260},
+          {"<|endofprompt|>", 100276}}},
+        {199998, SplitPattern::o200k, {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}}};
+    for (const Known& known : all_known) {
+        if (known.num_ranks != num_ranks) continue;
+        bpe.pattern = known.pattern;
+        bpe.added = known.specials;
+        return;
+    }
+    require(false,
+            "%s has %zu ranks, neither GPT-2's 50256 nor GPT-4's 100256 nor GPT-4o's 199998, and they alone do not say "
+            "how text is split: expected %s.json beside it, such as {\"pattern\": \"gpt2\", \"special_tokens\": "
+            "{\"<|endoftext|>\": %zu}}",
             where.c_str(), num_ranks, where.c_str(), num_ranks);
-    bpe.pattern = num_ranks == 50256 ? SplitPattern::gpt2 : SplitPattern::gpt4;
-    bpe.specials = {{"<|endoftext|>", 50256}};
-    if (num_ranks == 100256)
-        bpe.specials = {{"<|endoftext|>", 100257},
-                        {"<|fim_prefix|>", 100258},
-                        {"<|fim_middle|>", 100259},
-                        {"<|fim_suffix|>", 100260},
-                        {"<|endofprompt|>", 100276}};
 }
 
 void take_rest(const std::string& sidecar, Bpe& bpe, const std::string& where) {
@@ -146,7 +162,7 @@ void take_rest(const std::string& sidecar, Bpe& bpe, const std::string& where) {
         require(id.is_number_unsigned() && id.get<uint64_t>() < uint64_t(kMaxBpeIds),
                 "%s.json: the id of '%s' is %s: expected a number below %d", where.c_str(), text.c_str(),
                 json_text(id).c_str(), kMaxBpeIds);
-        bpe.specials.push_back({text, id.get<int32_t>()});
+        bpe.added.push_back({text, id.get<int32_t>()});
     }
 }
 }  // namespace
@@ -177,23 +193,24 @@ Tokenizer read_ranks(std::string_view text, const std::string& sidecar, const st
                 static_cast<long long>(rank), static_cast<long long>(there->second));
         symbols[size_t(rank)] = bytes;
     }
-    const size_t missing = size_t(std::find(symbols.begin(), symbols.end(), "") - symbols.begin());
-    require(missing == symbols.size(), "%s: rank %zu is missing: expected each of 0 to %zu once; is the file whole?",
-            where.c_str(), missing, symbols.size() - 1);
-
     Bpe bpe;
     if (sidecar.empty())
-        take_known_rest(symbols.size(), bpe, where);
+        take_known_rest(rank_of.size(), bpe, where);
     else
         take_rest(sidecar, bpe, where);
+    const size_t num_ranks = symbols.size();
     // tiktoken looks up whole pieces first. That matters only if some tokens cannot be reached by merges.
     bpe.whole_pieces = recover_merges(symbols, bpe) > 0;
-    for (const SpecialToken& special : bpe.specials) {
+    for (const AddedToken& special : bpe.added) {
         if (symbols.size() <= size_t(special.id)) symbols.resize(size_t(special.id) + 1);
         require(symbols[size_t(special.id)].empty(), "%s.json: the id of '%s' is %d, which another token has",
                 where.c_str(), special.text.c_str(), special.id);
         symbols[size_t(special.id)] = special.text;
     }
+    // In p50k_base a special token stands among the ranks.
+    const size_t missing = size_t(std::find(symbols.begin(), symbols.end(), "") - symbols.begin());
+    require(missing >= num_ranks, "%s: rank %zu is missing: expected each of 0 to %zu once; is the file whole?",
+            where.c_str(), missing, num_ranks - 1);
     return make_bpe_tokenizer(std::move(symbols), std::move(bpe), where);
 }
 
@@ -206,18 +223,21 @@ void save_ranks(const Tokenizer& tokenizer, const std::string& path) {
     // Reading the ranks must give the same merges.
     std::vector<std::string> symbols = tokenizer.symbols;
     OrderedJson specials = OrderedJson::object();
-    for (const SpecialToken& special : bpe.specials) {
-        symbols[size_t(special.id)].clear();
-        specials[special.text] = special.id;
+    for (const AddedToken& token : bpe.added) {
+        require(token.special,
+                "%s: ranks have special tokens only, and '%s' is made from text: save this tokenizer as a "
+                "tokenizer.json",
+                path.c_str(), token.text.c_str());
+        symbols[size_t(token.id)].clear();
+        specials[token.text] = token.id;
     }
     while (!symbols.empty() && symbols.back().empty()) symbols.pop_back();
     std::string text;
     for (size_t rank = 0; rank < symbols.size(); rank++) {
-        require(!symbols[rank].empty(),
-                "%s: id %zu is a special token or not used, and ranks have no holes: save this tokenizer as a "
-                "tokenizer.json",
+        require(!tokenizer.symbols[rank].empty(),
+                "%s: id %zu is not used, and ranks have no holes: save this tokenizer as a tokenizer.json",
                 path.c_str(), rank);
-        text += to_base64(symbols[rank]) + " " + std::to_string(rank) + "\n";
+        if (!symbols[rank].empty()) text += to_base64(symbols[rank]) + " " + std::to_string(rank) + "\n";
     }
     Bpe back;
     const bool whole_pieces = recover_merges(symbols, back) > 0;
@@ -274,7 +294,7 @@ Tokenizer read_llmc_tokenizer(std::string_view text, const std::string& where) {
             separator);
 
     Bpe bpe;
-    bpe.specials = {{symbols[size_t(separator)], separator}};
+    bpe.added = {{symbols[size_t(separator)], separator}};
     bpe.encodes = recover_merges(symbols, bpe) == 0;
     if (!bpe.encodes) bpe.merges.clear();
     return make_bpe_tokenizer(std::move(symbols), std::move(bpe), where);

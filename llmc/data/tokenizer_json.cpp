@@ -4,8 +4,8 @@ The format tokenizer.json of Hugging Face's `tokenizers`. The three kinds differ
   char   no pre-tokenizer;  decoder Fuse;       vocabulary: code point -> id
   byte   pre-tokenizer and decoder ByteLevel;   vocabulary: byte, as GPT-2 spells it -> id = byte
   bpe    the same, with a pattern to split by (GPT-2's is part of ByteLevel); vocabulary: bytes, as GPT-2 spells them ->
-         id; merges in the order of their ranks; special tokens are `added_tokens`, and have their place in the
-         vocabulary too, because `tokenizers` gives an added token that has none the next free id
+         id; merges in the order of their ranks; special tokens are among `added_tokens` (added_tokens.h), and have
+         their place in the vocabulary too, because `tokenizers` gives an added token that has none the next free id
   bpe of characters (bpe.h)   Metaspace or normalizers put a space before the text; byte_fallback, whose bytes are
          spelled <0x0A>; the decoder is a sequence that reverses these
 */
@@ -54,12 +54,19 @@ OrderedJson byte_level(bool use_regex) {
     return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
 }
 
+const char* metaspace_scheme(FirstSpace first) {
+    return first == FirstSpace::none ? "never" : first == FirstSpace::text ? "first" : "always";
+}
+
 OrderedJson pre_tokenizer_of(const Tokenizer& tokenizer) {
     if (tokenizer.kind == TokenizerKind::chars) return nullptr;
     if (tokenizer.kind == TokenizerKind::bytes) return byte_level(false);
     if (tokenizer.bpe->of_characters) {
-        if (tokenizer.bpe->first_space != FirstSpace::unless_there) return nullptr;
-        return {{"type", "Metaspace"}, {"replacement", kSpelledSpace}, {"prepend_scheme", "first"}, {"split", false}};
+        if (!tokenizer.bpe->metaspace) return nullptr;
+        return {{"type", "Metaspace"},
+                {"replacement", kSpelledSpace},
+                {"prepend_scheme", metaspace_scheme(tokenizer.bpe->first_space)},
+                {"split", false}};
     }
     if (tokenizer.bpe->pattern == SplitPattern::gpt2) return byte_level(true);
     if (tokenizer.bpe->pattern == SplitPattern::smollm) {
@@ -82,7 +89,7 @@ OrderedJson normalizer_of(const Tokenizer& tokenizer) {
     if (!tokenizer.bpe) return nullptr;
     const Bpe& bpe = *tokenizer.bpe;
     if (!bpe.of_characters) return bpe.normalizes ? OrderedJson{{"type", "NFC"}} : OrderedJson();
-    if (bpe.first_space == FirstSpace::unless_there) return nullptr;
+    if (bpe.metaspace) return nullptr;
     if (bpe.first_space == FirstSpace::none) return replace(" ", kSpelledSpace);
     const OrderedJson prepend = {{"type", "Prepend"}, {"prepend", kSpelledSpace}};
     return {{"type", "Sequence"}, {"normalizers", OrderedJson::array({prepend, replace(" ", kSpelledSpace)})}};
@@ -101,14 +108,14 @@ OrderedJson decoder_of(const Tokenizer& tokenizer) {
 OrderedJson added_tokens_of(const Tokenizer& tokenizer) {
     OrderedJson tokens = OrderedJson::array();
     if (!tokenizer.bpe) return tokens;
-    for (const SpecialToken& special : tokenizer.bpe->specials)
-        tokens.push_back({{"id", special.id},
-                          {"content", special.text},
+    for (const AddedToken& token : tokenizer.bpe->added)
+        tokens.push_back({{"id", token.id},
+                          {"content", token.text},
                           {"single_word", false},
-                          {"lstrip", false},
-                          {"rstrip", false},
-                          {"normalized", false},
-                          {"special", true}});
+                          {"lstrip", token.lstrip},
+                          {"rstrip", token.rstrip},
+                          {"normalized", token.normalized},
+                          {"special", token.special}});
     return tokens;
 }
 
@@ -129,7 +136,7 @@ std::vector<std::string> spellings_of(const Tokenizer& tokenizer) {
     if (of_characters)
         for (size_t byte = 0; byte < 256; byte++) spellings[size_t(tokenizer.bpe->byte_ids[byte])] = spelled_byte(byte);
     if (tokenizer.bpe)
-        for (const SpecialToken& special : tokenizer.bpe->specials) spellings[size_t(special.id)] = special.text;
+        for (const AddedToken& token : tokenizer.bpe->added) spellings[size_t(token.id)] = token.text;
     return spellings;
 }
 
@@ -205,13 +212,22 @@ bool is_absent(const Json& json, const char* key) {
     return !json.contains(key) || json[key].is_null() || json[key].empty() || json[key] == "";
 }
 
+// The steps of a normalizer or pre-tokenizer, which may be one, a sequence of them, or missing.
+std::vector<Json> steps_of(const Json& step, const char* key, int depth = 0) {
+    if (step.is_null()) return {};
+    if (text_at(step, {"type"}) != "Sequence" || depth == 8) return {step};
+    std::vector<Json> steps;
+    if (value_at(step, {key}).is_array())
+        for (const Json& part : step[key])
+            for (Json& one : steps_of(part, key, depth + 1)) steps.push_back(std::move(one));
+    return steps;
+}
+
+std::vector<Json> normalizers_in(const Json& json) { return steps_of(value_at(json, {"normalizer"}), "normalizers"); }
+
 // The split pattern; throws an Error if the pre-tokenizer does not match one of the known patterns.
 SplitPattern pattern_of(const Json& pre_tokenizer, const std::string& path) {
-    std::vector<Json> parts = {pre_tokenizer};
-    if (text_at(pre_tokenizer, {"type"}) == "Sequence") {
-        const Json& inside = value_at(pre_tokenizer, {"pretokenizers"});
-        parts = inside.is_array() ? inside.get<std::vector<Json>>() : std::vector<Json>();
-    }
+    const std::vector<Json> parts = steps_of(pre_tokenizer, "pretokenizers");
     require(!parts.empty() && parts.size() <= 2 && text_at(parts.back(), {"type"}) == "ByteLevel" &&
                 value_at(parts.back(), {"add_prefix_space"}) == false,
             "%s has a pre-tokenizer that is not ByteLevel without a space put before the text: %s", path.c_str(),
@@ -251,12 +267,14 @@ std::vector<std::string> spellings_in(const Json& vocab, bool holes, const std::
     return spellings;
 }
 
-std::vector<SpecialToken> specials_in(const Json& added, std::vector<std::string>& spellings, const std::string& path) {
-    std::vector<SpecialToken> specials;
+// Puts their spellings among the others.
+std::vector<AddedToken> added_in(const Json& json, std::vector<std::string>& spellings, const std::string& path) {
+    std::vector<AddedToken> added;
     std::unordered_set<int32_t> seen;
-    if (added.is_null()) return specials;
-    require(added.is_array(), "%s: expected an array of added_tokens", path.c_str());
-    for (const Json& token : added) {
+    const Json& tokens = value_at(json, {"added_tokens"});
+    if (tokens.is_null()) return added;
+    require(tokens.is_array(), "%s: expected an array of added_tokens", path.c_str());
+    for (const Json& token : tokens) {
         const Json& id = value_at(token, {"id"});
         const std::string text = text_at(token, {"content"});
         const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < uint64_t(kMaxBpeIds) && !text.empty();
@@ -267,9 +285,15 @@ std::vector<SpecialToken> specials_in(const Json& added, std::vector<std::string
         require(seen.insert(at).second && (spellings[size_t(at)].empty() || spellings[size_t(at)] == text),
                 "%s: the id of the added token '%s' is %d, which another token has", path.c_str(), text.c_str(), at);
         spellings[size_t(at)] = text;
-        specials.push_back({text, at});
+        const auto is = [&token](const char* flag) { return value_at(token, {flag}) == true; };
+        const bool special = value_at(token, {"special"}) != false;
+        require(special || !is("single_word"),
+                "%s: the added token '%s' is made from text where it is a whole word (\"single_word\"), which is not "
+                "supported: expected false, or a token that is \"special\"",
+                path.c_str(), text.c_str());
+        added.push_back({text, at, special, is("normalized"), is("lstrip"), is("rstrip")});
     }
-    return specials;
+    return added;
 }
 
 std::vector<Merge> merges_in(const Json& merges, const std::vector<std::string>& spellings, const std::string& path) {
@@ -300,22 +324,27 @@ std::vector<Merge> merges_in(const Json& merges, const std::vector<std::string>&
     return result;
 }
 
+void check_plain(const Json& model, const std::string& path) {
+    const Json& dropout = value_at(model, {"dropout"});
+    require(is_absent(model, "continuing_subword_prefix") && is_absent(model, "end_of_word_suffix") &&
+                (dropout.is_null() || dropout == 0),
+            "%s has a BPE with a prefix or suffix of words or dropout: %s", path.c_str(), kExpected);
+}
+
 Tokenizer read_bpe(const Json& json, const std::string& path) {
     const Json& model = json["model"];
-    const bool plain = is_absent(model, "continuing_subword_prefix") && is_absent(model, "end_of_word_suffix") &&
-                       value_at(model, {"dropout"}).is_null();
-    require(plain, "%s has a BPE with a prefix or suffix of words or dropout: %s", path.c_str(), kExpected);
+    check_plain(model, path);
     Bpe bpe;
     bpe.pattern = pattern_of(json["pre_tokenizer"], path);
-    bpe.normalizes = text_at(json, {"normalizer", "type"}) == "NFC";
+    bpe.normalizes = !normalizers_in(json).empty();
     bpe.whole_pieces = value_at(model, {"ignore_merges"}) == true;
     std::vector<std::string> symbols = spellings_in(model["vocab"], true, path);
-    bpe.specials = specials_in(value_at(json, {"added_tokens"}), symbols, path);
+    bpe.added = added_in(json, symbols, path);
     bpe.merges = merges_in(value_at(model, {"merges"}), symbols, path);
-    std::vector<bool> special(symbols.size());
-    for (const SpecialToken& token : bpe.specials) special[size_t(token.id)] = true;
+    std::vector<bool> is_added(symbols.size());
+    for (const AddedToken& token : bpe.added) is_added[size_t(token.id)] = true;
     for (size_t id = 0; id < symbols.size(); id++) {
-        if (special[id]) continue;
+        if (is_added[id]) continue;
         const std::string spelled = symbols[id];
         require(bytes_of_gpt2_spelling(spelled, symbols[id]),
                 "%s: token %zu is '%s', which is not bytes as GPT-2 spells them: %s", path.c_str(), id, spelled.c_str(),
@@ -324,45 +353,49 @@ Tokenizer read_bpe(const Json& json, const std::string& path) {
     return make_bpe_tokenizer(std::move(symbols), std::move(bpe), path);
 }
 
-// The space that normalizers and the pre-tokenizer put before a text. Throws an Error if they do anything else but
-// spell spaces.
-FirstSpace first_space_of(const Json& json, const std::string& path) {
+// Where normalizers and the pre-tokenizer put a space. Throws an Error if they do anything else but spell spaces.
+void read_spaces(const Json& json, Bpe& bpe, const std::string& path) {
     const auto replaces = [](const Json& step) {
         return text_at(step, {"type"}) == "Replace" && text_at(step, {"pattern", "String"}) == " " &&
                text_at(step, {"content"}) == kSpelledSpace;
     };
-    const Json &normalizer = value_at(json, {"normalizer"}), &words = value_at(json, {"pre_tokenizer"}),
-               &steps = value_at(normalizer, {"normalizers"});
-    if (words.is_null() && replaces(normalizer)) return FirstSpace::none;
-    if (words.is_null() && steps.is_array() && steps.size() == 2 && text_at(steps[0], {"type"}) == "Prepend" &&
-        text_at(steps[0], {"prepend"}) == kSpelledSpace && replaces(steps[1]))
-        return FirstSpace::always;
-    const std::string scheme = text_at(words, {"prepend_scheme"});
-    require(normalizer.is_null() && text_at(words, {"type"}) == "Metaspace" &&
-                text_at(words, {"replacement"}) == kSpelledSpace && value_at(words, {"split"}) == false &&
-                (scheme == "first" || scheme == "always" || scheme == "never"),
+    const std::vector<Json> normalizers = normalizers_in(json),
+                            words = steps_of(value_at(json, {"pre_tokenizer"}), "pretokenizers");
+    if (words.empty() && !normalizers.empty() && normalizers.size() <= 2 && replaces(normalizers.back())) {
+        const bool prepends =
+            text_at(normalizers[0], {"type"}) == "Prepend" && text_at(normalizers[0], {"prepend"}) == kSpelledSpace;
+        if (prepends) bpe.first_space = FirstSpace::parts;
+        if (prepends == (normalizers.size() == 2)) return;
+    }
+    const Json metaspace = normalizers.empty() && words.size() == 1 ? words[0] : Json();
+    const std::string scheme = text_at(metaspace, {"prepend_scheme"});
+    bpe.metaspace = true;
+    for (const FirstSpace first : {FirstSpace::none, FirstSpace::text, FirstSpace::parts})
+        if (scheme == metaspace_scheme(first)) bpe.first_space = first;
+    require(text_at(metaspace, {"type"}) == "Metaspace" && text_at(metaspace, {"replacement"}) == kSpelledSpace &&
+                value_at(metaspace, {"split"}) == false && scheme == metaspace_scheme(bpe.first_space),
             "%s has byte_fallback, and neither the normalizers nor the Metaspace without \"split\" that go with it in "
             "files of SentencePiece: %s",
             path.c_str(), kExpected);
-    return scheme == "never" ? FirstSpace::none : FirstSpace::unless_there;
 }
 
 Tokenizer read_characters_bpe(const Json& json, const std::string& path) {
     const Json& model = json["model"];
+    check_plain(model, path);
     Bpe bpe;
     bpe.of_characters = true;
-    bpe.first_space = first_space_of(json, path);
+    read_spaces(json, bpe, path);
     bpe.whole_pieces = value_at(model, {"ignore_merges"}) == true;
     std::vector<std::string> symbols = spellings_in(model["vocab"], true, path);
-    bpe.specials = specials_in(value_at(json, {"added_tokens"}), symbols, path);
+    bpe.added = added_in(json, symbols, path);
     bpe.merges = merges_in(value_at(model, {"merges"}), symbols, path);
     std::unordered_map<std::string, size_t> byte_of;
     for (size_t byte = 0; byte < 256; byte++) byte_of[spelled_byte(byte)] = byte;
     bpe.byte_ids.fill(-1);
-    std::vector<bool> special(symbols.size());
-    for (const SpecialToken& token : bpe.specials) special[size_t(token.id)] = true;
+    std::vector<bool> is_added(symbols.size());
+    for (const AddedToken& token : bpe.added) is_added[size_t(token.id)] = true;
     for (size_t id = 0; id < symbols.size(); id++) {
-        if (special[id]) continue;
+        if (is_added[id]) continue;
         if (const auto byte = byte_of.find(symbols[id]); byte != byte_of.end()) {
             bpe.byte_ids[byte->second] = int32_t(id);
             symbols[id] = std::string(1, char(byte->second));
@@ -407,21 +440,17 @@ Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
             "%s holds a tokenizer of type '%s': %s", path.c_str(), model.c_str(), kExpected);
     const Json& vocab = value_at(json, {"model", "vocab"});
     require(vocab.is_object() && !vocab.empty(), "%s has no vocabulary: %s", path.c_str(), kExpected);
-    if (value_at(json, {"model", "byte_fallback"}) == true) {
-        require(is_absent(json["model"], "continuing_subword_prefix") &&
-                    is_absent(json["model"], "end_of_word_suffix") && value_at(json, {"model", "dropout"}).is_null(),
-                "%s has a BPE with a prefix or suffix of words or dropout: %s", path.c_str(), kExpected);
-        return read_characters_bpe(json, path);
-    }
-    require(is_absent(json, "normalizer") || text_at(json, {"normalizer", "type"}) == "NFC",
-            "%s has a normalizer other than NFC: %s", path.c_str(), kExpected);
+    if (value_at(json, {"model", "byte_fallback"}) == true) return read_characters_bpe(json, path);
+    const std::vector<Json> normalizers = normalizers_in(json);
+    for (const Json& step : normalizers)
+        require(text_at(step, {"type"}) == "NFC", "%s has a normalizer other than NFC: %s", path.c_str(), kExpected);
     const bool has_merges = !is_absent(json["model"], "merges"), has_added = !is_absent(json, "added_tokens");
 
     if (is_absent(json, "pre_tokenizer") && decoder == "Fuse") {
         require(!has_merges && !has_added, "%s has merges or added tokens, but no pre-tokenizer: %s", path.c_str(),
                 kExpected);
-        require(is_absent(json, "normalizer"), "%s has a normalizer, which characters alone do not have here: %s",
-                path.c_str(), kExpected);
+        require(normalizers.empty(), "%s has a normalizer, which characters alone do not have here: %s", path.c_str(),
+                kExpected);
         return read_chars(spellings_in(vocab, false, path), path);
     }
     const std::string pre_tokenizer = text_at(json, {"pre_tokenizer", "type"});
@@ -429,7 +458,7 @@ Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
             "%s has pre-tokenizer '%s' and decoder '%s', which is not a supported combination: %s", path.c_str(),
             pre_tokenizer.c_str(), decoder.c_str(), kExpected);
     const bool bytes = pre_tokenizer == "ByteLevel" && value_at(json, {"pre_tokenizer", "use_regex"}) == false;
-    if (!bytes || has_merges || has_added || !is_absent(json, "normalizer")) return read_bpe(json, path);
+    if (!bytes || has_merges || has_added || !normalizers.empty()) return read_bpe(json, path);
     require(spellings_in(vocab, false, path) == gpt2_byte_spellings(),
             "%s has a vocabulary that is not the 256 bytes in order: %s", path.c_str(), kExpected);
     return byte_tokenizer();

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include "llmc/base/check.h"              // require, format
 #include "llmc/base/file.h"               // read_file
+#include "llmc/data/bpe.h"                // Bpe, AddedToken
 #include "llmc/data/chat_style.h"         // chat_template_beside
 #include "llmc/data/mixture.h"            // data_sources
 #include "llmc/data/utf8.h"               // printable
@@ -83,7 +84,14 @@ KnownTokenizer::KnownTokenizer(const RunRequest& request) {
 }
 
 int first_difference(const Tokenizer& a, const Tokenizer& b) {
-    const std::vector<int32_t> bytes_a = a.token_bytes(), bytes_b = b.token_bytes();
+    // Older versions wrote all added tokens as special ones.
+    const auto bytes_of = [](const Tokenizer& tokenizer) {
+        std::vector<int32_t> bytes = tokenizer.token_bytes();
+        if (tokenizer.bpe)
+            for (const AddedToken& token : tokenizer.bpe->added) bytes[size_t(token.id)] = 0;
+        return bytes;
+    };
+    const std::vector<int32_t> bytes_a = bytes_of(a), bytes_b = bytes_of(b);
     const auto text = [](const Tokenizer& tokenizer, const std::vector<int32_t>& bytes, size_t id) -> std::string_view {
         if (id >= bytes.size() || bytes[id] == 0) return {};
         return tokenizer.symbols[id];

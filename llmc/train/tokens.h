@@ -24,7 +24,7 @@ struct KnownTokenizer {
 };
 
 // The first id that stands for different texts in the two tokenizers, or exists in only one; -1: there is none. Special
-// ids, which stand for no text, are ignored.
+// and other added tokens are ignored.
 int first_difference(const Tokenizer& a, const Tokenizer& b);
 
 // Throws an Error if the initial model, the training data and the validation data do not use one tokenizer. For a model

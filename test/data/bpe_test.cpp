@@ -390,9 +390,18 @@ TEST_CASE("ranks are each there once", "[bpe][tokenizer]") {
     };
     CHECK(refused(ranks, rest) == "");
     CHECK(contains(refused(ranks, ""), "2: r has 257 ranks, neither GPT-2's 50256 nor GPT-4's 100256"));
+    // As in p50k_base, a special token may stand among the ranks.
+    const char* const one_special = R"({"pattern": "gpt2", "special_tokens": {"<|x|>": 257}})";
+    const Tokenizer with_hole = read_tokenizer(ranks + "YWJj 258\n", one_special, "r");
+    CHECK(with_hole.encode("abc") == Ids{258});
+    CHECK(with_hole.separator() == 257);
+    save_ranks(with_hole, scratch / "hole");
+    CHECK(read_file(scratch / "hole") == ranks + "YWJj 258\n");
     CHECK(contains(refused(ranks + "YWJj 256\n", rest), "2: r:258: rank 256 is that of an earlier line, too"));
     CHECK(contains(refused(ranks + "YWI= 257\n", rest), "2: r:258: the token of rank 257 has rank 256 too"));
-    CHECK(contains(refused(ranks + "YWJj 258\n", rest), "2: r: rank 257 is missing: expected each of 0 to 258 once"));
+    CHECK(contains(refused(ranks + "YWJj 258\n", rest),
+                   "2: r.json: the id of '<|é x|>' is 258, which another token has"));
+    CHECK(contains(refused(ranks + "YWJj 260\n", one_special), "2: r: rank 258 is missing: expected each of 0 to 260"));
     CHECK(contains(refused(ranks + "YWJj x\n", rest), "2: r:258: 'YWJj x': expected a token in base64"));
     CHECK(contains(refused(ranks + "YWJ 257\n", rest), "2: r:258: "));
     CHECK(contains(refused(ranks + "YWJj 99999999999999999999\n", rest), "a rank below 1048576"));
@@ -402,6 +411,11 @@ TEST_CASE("ranks are each there once", "[bpe][tokenizer]") {
     CHECK(contains(refused(ranks, R"({"pattern": "gpt2", "special_tokens": {"s": 3}})"),
                    "the id of 's' is 3, which ano"));
     CHECK(contains(refused(ranks, R"({"pattern": "gpt2", "special_tokens": {"s": -3}})"), "the id of 's' is -3"));
+
+    // Ranks need not be in the order of learning, as those of Llama 3 are not: "abc" comes before its part "bc".
+    const Tokenizer mixed = read_tokenizer(ranks_of({ranks.substr(0, ranks.size() - 10), "YWJj 256", "YmM= 257"}),
+                                           R"({"pattern": "gpt2", "special_tokens": {}})", "r");
+    CHECK(mixed.encode("abc xabcx xbc") == Ids{256, ' ', 'x', 256, 'x', ' ', 'x', 257});
 
     // tiktoken finds a token that no merges lead to as a whole piece, and so do we.
     const Tokenizer t = read_tokenizer(ranks + "eHl6 257\n", R"({"pattern": "gpt2", "special_tokens": {}})", "r");

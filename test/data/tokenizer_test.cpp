@@ -1,9 +1,12 @@
 // Tokenizers: exact ids, exact decoding, files for Hugging Face's `tokenizers`, and what is refused.
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
+#include "llmc/data/bpe.h"   // Bpe
 #include "llmc/data/tokenizer.h"
-#include "llmc/data/utf8.h"  // code_point_at, printable, ...
+#include "llmc/data/tokenizer_formats.h"  // read_tokenizer
+#include "llmc/data/utf8.h"               // code_point_at, printable, ...
 #include "test/testing.h"
 
 namespace {
@@ -211,17 +214,120 @@ TEST_CASE("SentencePiece's tokenizers: a space before the text, bytes of what ha
         json["model"]["vocab"][left + right] = 500;
         json["model"]["merges"].push_back(left + " " + right);
     };
-    CHECK(contains(refused([&](auto& json) { merge(json, "h", "\u2581"); }),
-                   "token 500 goes from a word into the blank after it"));
     CHECK(refused([&](auto& json) { merge(json, "\u2581", "i"); }) == "");
     CHECK(contains(refused([](auto& json) { json["model"]["vocab"].erase("<0x0A>"); }), "but no token <0x0A>"));
     CHECK(contains(refused([](auto& json) { json["model"]["ignore_merges"] = true; }), "merges characters"));
     CHECK(contains(refused([](auto& json) { json["model"]["dropout"] = 0.1; }), "dropout"));
+    CHECK(refused([](auto& json) { json["model"]["dropout"] = 0.0; }) == "");
+    // A sequence of one step is that step, and one of none is nothing.
+    const auto sequence = [](const char* of, const auto& steps) {
+        return nlohmann::ordered_json{{"type", "Sequence"}, {of, steps}};
+    };
+    const auto edited = [](const Tokenizer& tokenizer, const auto& edit) {
+        auto json = nlohmann::ordered_json::parse(tokenizer_json(tokenizer));
+        edit(json);
+        return read_tokenizer(json.dump(), "", "t.json");
+    };
+    const Tokenizer replaced = edited(legacy, [&](auto& json) {
+        json["normalizer"] =
+            sequence("normalizers", nlohmann::ordered_json::array({json["normalizer"]["normalizers"][1]}));
+    });
+    CHECK(replaced.encode("hi hi") == Ids{286, 287, 303, 286, 287});
+    const Tokenizer empty = edited(metaspace, [&](auto& json) {
+        json["normalizer"] = sequence("normalizers", nlohmann::ordered_json::array());
+        json["pre_tokenizer"] = sequence("pretokenizers", nlohmann::ordered_json::array({json["pre_tokenizer"]}));
+    });
+    CHECK(empty.encode("hi hi") == metaspace.encode("hi hi"));
+    const Tokenizer qwen = load_tokenizer("test/fixtures/tokenizers/qwen2.json");
+    const Tokenizer nfc = edited(qwen, [&](auto& json) {
+        json["normalizer"] = sequence("normalizers", nlohmann::ordered_json::array({json["normalizer"]}));
+    });
+    CHECK(nfc.encode("cafe\u0301") == qwen.encode("cafe\u0301"));
+    CHECK(nfc.encode("cafe\u0301") == nfc.encode("caf\u00e9"));
+    const Tokenizer plain = edited(
+        qwen, [&](auto& json) { json["normalizer"] = sequence("normalizers", nlohmann::ordered_json::array()); });
+    CHECK(plain.encode("cafe\u0301") != qwen.encode("cafe\u0301"));
+    CHECK(plain.encode("caf\u00e9") == qwen.encode("caf\u00e9"));
     CHECK(contains(refused([](auto& json) { json["normalizer"] = nullptr; }),
                    "neither the normalizers nor the Metaspace"));
     CHECK(contains(refusal(metaspace, [](auto& json) { json["pre_tokenizer"].erase("split"); }), "without \"split\""));
     const ScratchFolder scratch;
     CHECK(contains(error_of([&] { save_ranks(legacy, scratch / "x"); }), "this tokenizer merges characters"));
+}
+
+TEST_CASE("tokens with a carriage return inside, as SentencePiece's vocabularies have them", "[tokenizer]") {
+    auto json = nlohmann::ordered_json::parse(read_file("test/fixtures/tokenizers/legacy.json"));
+    const auto add = [&](const std::string& left, const std::string& right) {
+        for (const std::string& text : {right, left + right})
+            if (!json["model"]["vocab"].contains(text))
+                json["model"]["vocab"][text] = 500 + json["model"]["vocab"].size();
+        json["model"]["merges"].push_back(left + " " + right);
+        return json["model"]["vocab"][left + right].get<int32_t>();
+    };
+    const int32_t both = add("i", "\r");
+    const Tokenizer t = read_tokenizer(json.dump(), "", "t.json");
+    CHECK(t.encode("hi\r\nhi") == Ids{303, 286, both, 13, 286, 287});
+    // The same in parts, which are cut before spaces and line feeds only.
+    const std::string line = "hi\rhi\r\r\nhi ";
+    std::string text;
+    while (text.size() < (3 << 19)) text += line;
+    const Ids whole = t.encode(text, "", 1), parts = t.encode(text, "", 3);
+    CHECK((whole == parts));
+    CHECK(t.cut("hi\rhi\n", 2) == 5);
+    CHECK(t.bpe->blanks == " \n");
+    // Tokens that reach into a line feed, and into a space after one: no words, and the same ids by the same merges.
+    const int32_t ends_line = add("\r", "\n");
+    const Tokenizer lines = read_tokenizer(json.dump(), "", "t.json");
+    CHECK(lines.bpe->blanks == " ");
+    CHECK(lines.encode("h\r\nh i") == Ids{303, 286, ends_line, 286, 303, 287});
+    const int32_t indented = add("\r\n", "\u2581");
+    const Tokenizer none = read_tokenizer(json.dump(), "", "t.json");
+    CHECK(none.bpe->blanks == "");
+    CHECK(none.encode("h\r\n i") == Ids{303, 286, indented, 287});
+    // Tokens of several words: nothing is cut.
+    const int32_t words = add("h", "\u2581");
+    const Tokenizer superwords = read_tokenizer(json.dump(), "", "t.json");
+    CHECK(superwords.encode("h h i") == Ids{303, words, words, 287});
+    CHECK(superwords.cut("h h i", 1) == 5);
+    const Ids alone = superwords.encode(text, "", 1);
+    CHECK((superwords.encode(text, "", 3) == alone));
+}
+
+TEST_CASE("added tokens that are not special are made from text", "[tokenizer]") {
+    // Ids of all kinds: tokenizer_reference_test.cpp.
+    auto json = nlohmann::ordered_json::parse(read_file("test/fixtures/tokenizers/added_gpt2.json"));
+    const Tokenizer t = read_tokenizer(json.dump(), "", "t.json");
+    const auto id_of = [&](const std::string& text) {
+        for (const AddedToken& token : t.bpe->added)
+            if (token.text == text) return token.id;
+        return -1;
+    };
+    const int32_t think = id_of("<think>"), special = id_of("[<think>]");
+    CHECK(t.encode("<think>") == Ids{think});
+    CHECK(t.token_bytes()[size_t(think)] == 7);
+    CHECK(t.token_bytes()[size_t(special)] == 0);
+    const Ids spelled = t.encode("[<think>]");
+    CHECK(std::find(spelled.begin(), spelled.end(), think) == spelled.end());
+    CHECK(std::find(spelled.begin(), spelled.end(), special) == spelled.end());
+    CHECK(t.separator() == id_of("<|endoftext|>"));
+    const ScratchFolder scratch;
+    CHECK(
+        contains(error_of([&] { save_ranks(t, scratch / "x"); }), "ranks have special tokens only, and '<think>' is"));
+
+    const auto refused = [&](const std::string& flag, const std::string& text, const std::string& file = "added_gpt2") {
+        auto edited = nlohmann::ordered_json::parse(read_file("test/fixtures/tokenizers/" + file + ".json"));
+        for (auto& token : edited["added_tokens"])
+            if (token["content"] == "<think>") token[flag] = true, token["content"] = text;
+        return error_of([&] { read_tokenizer(edited.dump(), "", "t.json"); });
+    };
+    CHECK(contains(refused("single_word", "<x>"),
+                   "2: t.json: the added token '<x>' is made from text where it is a whole"));
+    CHECK(contains(refused("normalized", "two words"),
+                   "2: t.json: the added token 'two words' has a blank after a letter"));
+    CHECK(contains(refused("rstrip", "word"), "2: t.json: the added token 'word' has a blank after a letter"));
+    CHECK(refused("lstrip", "word") == "");
+    CHECK(contains(refused("normalized", "a\u2581b", "added_legacy"),
+                   "the added token 'a\u2581b' has a blank after a letter"));
 }
 
 TEST_CASE("what is not UTF-8 is replaced as Python does", "[tokenizer]") {

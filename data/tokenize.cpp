@@ -45,10 +45,12 @@ int main(int argc, char** argv) {
     CLI::App app("Turns text into token shards to train on.", "data/tokenize");
     app.set_version_flag("--version", format("data/tokenize %s (build %s)", anvil_version(), build_id()));
     app.footer(kExamples);
-    app.add_option("INPUT", config.inputs,
-                   "Files, or folders with all .txt, .md, .jsonl and .parquet files in them and below; - is standard "
-                   "input, which is first copied into DIR. A text file is one document, a line of .jsonl, a row of "
-                   ".parquet (which needs python3 with pyarrow)");
+    app.add_option(
+        "INPUT", config.inputs,
+        "Files, or folders with all .txt, .md, .jsonl and .parquet files in them and below (.md only where "
+        "there are no others); - is standard input, which is first copied into DIR. A text file is one "
+        "document, a line of .jsonl, an element or line of .json, a row of .parquet (which needs python3 with "
+        "pyarrow)");
     app.add_option("--out", config.out, "The folder to write to, made if it is missing")->type_name("DIR");
     app.add_option("--format", config.format,
                    "What the files are: text, jsonl, parquet; chat: conversations, a line of .jsonl each, such as "
@@ -64,6 +66,8 @@ int main(int argc, char** argv) {
     app.add_option("--field", config.field, "Which field of .jsonl or column of .parquet is the text")
         ->type_name("NAME")
         ->capture_default_str();
+    app.add_flag("--skip-bad-lines", config.skip_bad_lines,
+                 "Passes over lines of .jsonl and elements of .json that cannot be read, and counts them");
     app.add_option("--document-separator", config.document_separator,
                    "What stands between the documents of a text file: \\n\\n, say, or <|endoftext|>")
         ->type_name("STRING");
@@ -117,6 +121,9 @@ int main(int argc, char** argv) {
                     config.out.c_str(), static_cast<long long>(summary.train_tokens), summary.train_shards,
                     static_cast<long long>(summary.val_tokens), summary.val_shards, summary.vocab_size,
                     summary.tokenizer.c_str());
+        if (summary.skipped_lines > 0)
+            std::fprintf(stderr, "warning: %lld bad lines were skipped, the first: %s\n",
+                         static_cast<long long>(summary.skipped_lines), printable(summary.why_skipped).c_str());
         if (summary.kept_shards > 0) std::printf("%d of the files were kept from a run before\n", summary.kept_shards);
         if (!written()) std::fprintf(stderr, "warning: standard output could not be written; the files are complete\n");
         return kExitOk;

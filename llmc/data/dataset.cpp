@@ -25,6 +25,7 @@
 #include "llmc/data/staging.h"       // Staging
 #include "llmc/data/stories.h"       // tell_stories
 #include "llmc/data/tokenizer.h"     // Tokenizer, Symbols
+#include "llmc/data/utf8.h"          // printable
 
 namespace {
 namespace fs = std::filesystem;
@@ -156,9 +157,10 @@ public:
 
 private:
     struct Part {
-        uint64_t text_hash;
-        bool begins, validation, skipped;
-        int64_t bytes, num_ids;
+        uint64_t text_hash = 0;
+        bool begins = false, validation = false, skipped = false;
+        int64_t bytes = 0, num_ids = 0;
+        std::string error = {};  // of a bad line
     };
     struct Encoded {
         std::vector<Part> parts;  // one per piece
@@ -216,15 +218,17 @@ private:
                          .bytes = int64_t(stories->text.size()),
                          .content = std::shared_ptr<const std::string>(stories, &stories->text)}};
         }
+        std::vector<std::string> notes;
         const auto add = [&](const std::vector<std::string>& inputs, bool validation) {
             for (const std::string& input : inputs) {
                 std::vector<Source> found = {{.path = "-", .name = "standard input"}};
-                if (input != "-") found = sources_of({input}, document_format(config_.format), validation);
+                if (input != "-") found = sources_of({input}, document_format(config_.format), validation, notes);
                 sources_.insert(sources_.end(), found.begin(), found.end());
             }
         };
         add(config_.inputs, false);
         add(config_.val_inputs, true);
+        for (const std::string& note : notes) std::fprintf(stderr, "note: %s\n", printable(note).c_str());
     }
 
     DocumentReader reader() const { return DocumentReader(sources_, options_); }
@@ -258,6 +262,19 @@ private:
         split_.validation_document = documents - std::max<int64_t>(1, int64_t(double(documents) * fraction));
     }
 
+    // Calls f(). Returns the error of a bad line that is to be skipped, else "".
+    template <class F>
+    std::string error_to_skip(const Source& source, F f) const {
+        const bool of_lines = source.format == DocumentFormat::jsonl || source.format == DocumentFormat::json;
+        try {
+            f();
+        } catch (const Error& error) {
+            if (!config_.skip_bad_lines || !of_lines || error.exit_code != kExitUsage) throw;
+            return error.what();
+        }
+        return "";
+    }
+
     // Calls f(text, where) for every piece, in order.
     template <class F>
     void for_each_piece(const char* verb, const ReadOptions& options, F f) const {
@@ -268,9 +285,11 @@ private:
         std::string scratch;
         while (const std::optional<DocumentBatch> batch = documents.next()) {
             for (const Piece& piece : batch->pieces) {
-                each_text(*batch, piece, raw_text(*batch, piece, scratch), [&](std::string_view text) {
-                    f(text, where(*batch->source, piece));
-                    state.text_bytes += int64_t(text.size());
+                error_to_skip(*batch->source, [&] {
+                    each_text(*batch, piece, raw_text(*batch, piece, scratch), [&](std::string_view text) {
+                        f(text, where(*batch->source, piece));
+                        state.text_bytes += int64_t(text.size());
+                    });
                 });
             }
             source_bytes += batch->source_bytes;
@@ -339,11 +358,13 @@ private:
             std::string scratch;
             int64_t bytes = 0;
             for (const Piece& piece : batch.pieces) {
-                const std::string_view raw = raw_text(batch, piece, scratch);
-                const bool is_validation = split_.is_validation(piece, xxh3(raw.data(), raw.size()));
-                each_text(batch, piece, raw, [&](std::string_view text) {
-                    if (!is_validation) to.add(text);
-                    bytes += int64_t(text.size());
+                error_to_skip(*batch.source, [&] {
+                    const std::string_view raw = raw_text(batch, piece, scratch);
+                    const bool is_validation = split_.is_validation(piece, xxh3(raw.data(), raw.size()));
+                    each_text(batch, piece, raw, [&](std::string_view text) {
+                        if (!is_validation) to.add(text);
+                        bytes += int64_t(text.size());
+                    });
                 });
             }
             return bytes;
@@ -383,27 +404,32 @@ private:
         std::string scratch;
         for (size_t i = 0; i < batch.pieces.size(); i++) {
             const Piece& piece = batch.pieces[i];
-            const std::string_view text = raw_text(batch, piece, scratch);
-            const uint64_t hash = xxh3(text.data(), text.size());
-            const bool validation = split_.is_validation(piece, hash);
-            const bool skipped = first_piece + int64_t(i) < (validation ? done.val : done.train).piece;
             const size_t before = result.ids.size();
-            if (!skipped && !text.empty()) {
-                const std::string place = where(*batch.source, piece);
-                if (chat_) {
-                    const std::vector<int32_t> ids = chat_->encode(parse_conversation(text, place), place);
-                    result.ids.insert(result.ids.end(), ids.begin(), ids.end());
-                } else {
-                    if (separator_ >= 0 && piece.begins) result.ids.push_back(separator_);
-                    if (separator_ >= 0 && tokenizer_.kind == TokenizerKind::bytes) check_no_zero(text, place);
-                    const std::vector<int32_t> ids = tokenizer_.encode(text, place, 1, piece.begins);
-                    result.ids.insert(result.ids.end(), ids.begin(), ids.end());
-                }
-            }
-            result.parts.push_back({hash, piece.begins && !text.empty(), validation, skipped, int64_t(text.size()),
-                                    int64_t(result.ids.size() - before)});
+            Part part{.text_hash = xxh3(piece.raw.data(), piece.raw.size())};
+            part.error = error_to_skip(*batch.source, [&] {
+                const std::string_view text = raw_text(batch, piece, scratch);
+                part.text_hash = xxh3(text.data(), text.size());
+                part.begins = piece.begins && !text.empty();
+                part.validation = split_.is_validation(piece, part.text_hash);
+                part.skipped = first_piece + int64_t(i) < (part.validation ? done.val : done.train).piece;
+                // Bad lines are counted in finished shards, too.
+                if (!text.empty() && (!part.skipped || config_.skip_bad_lines)) encode(batch, piece, text, result.ids);
+                part.bytes = int64_t(text.size());
+            });
+            if (part.skipped || !part.error.empty()) result.ids.resize(before);
+            part.num_ids = int64_t(result.ids.size() - before);
+            result.parts.push_back(std::move(part));
         }
         return result;
+    }
+
+    void encode(const DocumentBatch& batch, const Piece& piece, std::string_view text, std::vector<int32_t>& to) const {
+        const std::string place = where(*batch.source, piece);
+        if (!chat_ && separator_ >= 0 && piece.begins) to.push_back(separator_);
+        if (!chat_ && separator_ >= 0 && tokenizer_.kind == TokenizerKind::bytes) check_no_zero(text, place);
+        const std::vector<int32_t> ids = chat_ ? chat_->encode(parse_conversation(text, place), place)
+                                               : tokenizer_.encode(text, place, 1, piece.begins);
+        to.insert(to.end(), ids.begin(), ids.end());
     }
 
     static void check_no_zero(std::string_view text, const std::string& place) {
@@ -444,7 +470,9 @@ private:
                     staging.save({train.mark, val.mark});
                 ids += part.num_ids;
                 state.text_bytes += part.bytes;
-                summary_.documents += part.begins;
+                const bool is_bad = !part.error.empty();
+                summary_.documents += part.begins && !is_bad;
+                if (is_bad && summary_.skipped_lines++ == 0) summary_.why_skipped = part.error;
                 written_pieces++;
             }
             source_bytes += encoded.source_bytes;
@@ -482,8 +510,12 @@ private:
         const bool needs_val = config_.val_fraction > 0 || !config_.val_inputs.empty();
         require(summary_.train_tokens > 0 && (summary_.val_tokens > 0 || !needs_val),
                 "%lld documents with %lld tokens for training and %lld for validation: expected at least one on each "
-                "side; give more text, another --val-fraction or --seed, or --val-input",
-                ll(summary_.documents), ll(summary_.train_tokens), ll(summary_.val_tokens));
+                "side; give more text, another --val-fraction or --seed, or --val-input%s",
+                ll(summary_.documents), ll(summary_.train_tokens), ll(summary_.val_tokens),
+                summary_.skipped_lines == 0 ? ""
+                                            : format("; %lld lines were skipped, the first: %s",
+                                                     ll(summary_.skipped_lines), summary_.why_skipped.c_str())
+                                                  .c_str());
         summary_.train_shards = train.finish();
         summary_.val_shards = val.finish();
         summary_.vocab_size = tokenizer_.vocab_size();
@@ -500,6 +532,7 @@ private:
             {"documents", summary_.documents},       {"bytes", summary_.text_bytes},
         };
         if (chat_) json["chat_template"] = chat_->name();
+        if (config_.skip_bad_lines) json["skipped_lines"] = summary_.skipped_lines;
         if (config_.stories_bytes > 0) {
             json["stories"] = {{"seed", config_.seed}, {"stories", num_stories_}, {"bytes", total_bytes_}};
             // Stories are ASCII, so these tokenizers have one token per byte.

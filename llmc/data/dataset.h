@@ -31,6 +31,7 @@ struct DatasetConfig {
     std::string format = "auto";          // of files: text, jsonl, parquet, chat; auto: by the extension
     std::string chat_template = "auto";   // for format chat: nanochat, chatml, llama3; auto: the tokenizer's
     std::string field = "text";           // the field of .jsonl, the column of .parquet
+    bool skip_bad_lines = false;          // of .jsonl and .json: counts lines that cannot be read, instead of an Error
     std::string document_separator;       // between the documents of a text; may contain \n \r \t \\ as in C
     int64_t stories_bytes = 0;            // replaces inputs: about this many bytes of llmc/data/stories.h
     uint64_t seed = 1337;                 // of the stories and of the split
@@ -50,7 +51,9 @@ struct DatasetConfig {
 struct DatasetSummary {
     int64_t train_tokens = 0, val_tokens = 0, documents = 0, text_bytes = 0;
     int train_shards = 0, val_shards = 0, vocab_size = 0;
-    int kept_shards = 0;  // made by an earlier run that was killed
+    int kept_shards = 0;           // made by an earlier run that was killed
+    int64_t skipped_lines = 0;     // bad ones
+    std::string why_skipped = "";  // the error of the first one
     std::string tokenizer;
 };
 

@@ -4,8 +4,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include "llmc/base/check.h"  // require, ensure
+#include <map>
+#include "llmc/base/check.h"        // require, ensure
+#include "llmc/base/json.h"         // scan_json
+#include "llmc/base/python_json.h"  // from_python_json
 
 namespace {
 namespace fs = std::filesystem;
@@ -16,7 +18,9 @@ constexpr size_t kPieceBytes = size_t(1) << 20, kLongestPiece = size_t(4) << 20;
 // Writes records to the pipe: a letter, the number of bytes, the bytes. N: the number of rows; T: the text of one; E:
 // an error; Z: the end.
 constexpr const char* kRowsProgram = R"(
-import signal, struct, sys
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]  # not the working directory, which may be a stranger's
+import signal, struct
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 path, column = sys.argv[1:]
 def record(kind, data=b""):
@@ -41,16 +45,31 @@ except (Exception, SystemExit) as error:
     record(b"E", str(error).replace("\n", " ").encode(errors="replace"))
 )";
 
-DocumentFormat format_of_ending(const std::string& path) {
-    const std::string end = fs::path(path).extension();
-    if (end == ".jsonl" || end == ".ndjson") return DocumentFormat::jsonl;
-    return end == ".parquet" ? DocumentFormat::parquet : DocumentFormat::text;
+// The extension in lower case.
+std::string ending_of(const fs::path& path) {
+    std::string end = path.extension();
+    for (char& c : end) c = c >= 'A' && c <= 'Z' ? char(c + 32) : c;
+    return end;
 }
 
-bool is_known(const fs::path& path) {
-    for (const char* end : {".txt", ".md", ".jsonl", ".ndjson", ".parquet"})
-        if (path.extension() == end) return true;
-    return false;
+bool is_one_of(const std::string& end, std::initializer_list<const char*> endings) {
+    return std::find(endings.begin(), endings.end(), end) != endings.end();
+}
+
+bool has_records(const std::string& end) { return is_one_of(end, {".jsonl", ".ndjson", ".json", ".parquet"}); }
+
+// Files that are read in a folder. A .json there is most often something about the data.
+bool is_known(const std::string& end) {
+    return end != ".json" && (has_records(end) || is_one_of(end, {".txt", ".md"}));
+}
+
+// Text would be learned from these as well, but not what is in them.
+bool is_no_text(const std::string& end) {
+    return is_one_of(end, {".csv",  ".tsv", ".xls",  ".xlsx", ".ods", ".arrow",  ".feather",    ".avro", ".orc",
+                           ".gz",   ".tgz", ".zst",  ".xz",   ".bz2", ".lz4",    ".zip",        ".7z",   ".rar",
+                           ".tar",  ".pdf", ".doc",  ".docx", ".odt", ".epub",   ".pptx",       ".png",  ".jpg",
+                           ".jpeg", ".gif", ".webp", ".mp3",  ".wav", ".flac",   ".mp4",        ".npy",  ".npz",
+                           ".pkl",  ".pt",  ".pth",  ".gguf", ".db",  ".sqlite", ".safetensors"});
 }
 
 // Shortens a very long path for a message: both of its ends.
@@ -58,17 +77,45 @@ std::string clipped(const std::string& path) {
     return path.size() <= 400 ? path : path.substr(0, 150) + "..." + path.substr(path.size() - 150);
 }
 
-std::vector<std::string> files_in(const std::string& folder) {
+bool is_hidden(const fs::path& below) {
+    return std::any_of(below.begin(), below.end(), [](const fs::path& name) { return name.string().starts_with('.'); });
+}
+
+std::vector<std::string> files_in(const std::string& folder, std::vector<std::string>& notes) {
     std::vector<std::string> paths;
+    std::map<std::string, int64_t> left_out;  // by ending
+    int64_t num_left_out = 0;
+    const auto leave_out = [&](const std::string& what) { left_out[what]++, num_left_out++; };
     std::error_code error;
-    for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-        if (at->is_regular_file(error) && is_known(at->path()) && at->file_size(error) > 0)
+    for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+        if (!at->is_regular_file(error)) continue;
+        const std::string ending = ending_of(at->path());
+        const bool is_empty = at->file_size(error) == 0;
+        if (is_known(ending) && !is_empty)
             paths.push_back(at->path().string());
+        else if (!is_hidden(at->path().lexically_relative(folder)))
+            leave_out(is_empty ? "empty" : ending.empty() ? "without an ending" : ending);
+    }
     require(!error, "cannot read the folder %s: %s", clipped(folder).c_str(), reason_of(error.value()).c_str());
+    // Beside records, pages are about them.
+    if (std::any_of(paths.begin(), paths.end(), [](const std::string& path) { return has_records(ending_of(path)); }))
+        std::erase_if(paths, [&](const std::string& path) {
+            if (ending_of(path) != ".md") return false;
+            leave_out(".md beside records");
+            return true;
+        });
+    std::string counts;
+    for (const auto& [what, count] : left_out)
+        counts += (counts.empty() ? "" : ", ") + std::to_string(count) + " " + what;
     require(!paths.empty(),
             "%s has no text: expected .txt, .md, .jsonl or .parquet files that are not empty, in it or in folders "
-            "below",
-            folder.c_str());
+            "below%s%s%s",
+            folder.c_str(), counts.empty() ? "" : ", and found ", counts.c_str(),
+            counts.empty() ? "" : "; give files of other kinds by name");
+    if (num_left_out > 0)
+        notes.push_back(format("%s: %lld of %lld files are left out: %s; give such files by name",
+                               clipped(folder).c_str(), static_cast<long long>(num_left_out),
+                               static_cast<long long>(num_left_out + int64_t(paths.size())), counts.c_str()));
     std::sort(paths.begin(), paths.end());
     return paths;
 }
@@ -92,7 +139,7 @@ std::string shell_quoted(const std::string& text) {
 }
 
 // Extracts the string in one field of a JSON object; the whole line is parsed.
-struct FieldOfLine : nlohmann::json_sax<nlohmann::json> {
+struct FieldOfLine : nlohmann::json_sax<Json> {
     const std::string& field;
     std::string& text;
     bool found = false, is_string = false, is_object = false, fits = false;
@@ -144,6 +191,55 @@ struct FieldOfLine : nlohmann::json_sax<nlohmann::json> {
         return false;
     }
 };
+
+// Throws an Error for a compressed file or one in another encoding, which a byte tokenizer would accept.
+void check_encoding(const std::string& name, std::string_view content) {
+    using namespace std::string_view_literals;
+    struct Packer {
+        std::string_view begin;
+        const char *name, *unpack;
+    };
+    for (const Packer& packer :
+         {Packer{"\x1f\x8b\x08"sv, "gzip", "zcat"}, Packer{"\x28\xb5\x2f\xfd"sv, "zstd", "zstdcat"},
+          Packer{"\xfd\x37zXZ\0"sv, "xz", "xzcat"}, Packer{"BZh91AY&SY"sv, "bzip2", "bzcat"},
+          Packer{"PK\3\4"sv, "zip", "unzip -p"}})
+        require(!content.starts_with(packer.begin),
+                "%s is compressed (%s): expected text; give what is in it: %s %s | data/tokenize - ...", name.c_str(),
+                packer.name, packer.unpack, name.c_str());
+    // Byte order marks.
+    const char* const encoding = content.starts_with("\xff\xfe\0\0"sv) || content.starts_with("\0\0\xfe\xff"sv)
+                                     ? "UTF-32"
+                                 : content.starts_with("\xff\xfe"sv) || content.starts_with("\xfe\xff"sv) ? "UTF-16"
+                                                                                                          : nullptr;
+    require(!encoding, "%s is %s: expected UTF-8; convert it: iconv -f %s -t UTF-8 %s | data/tokenize - ...",
+            name.c_str(), encoding, encoding, name.c_str());
+}
+
+constexpr std::string_view kBlanks = " \t\r\n", kUtf8Mark = "\xef\xbb\xbf";
+
+// What a file is. Throws an Error if its name says that it is none of these, unless the user has said what it is.
+DocumentFormat format_of(const std::string& path, std::optional<DocumentFormat> asked) {
+    const std::string end = ending_of(path);
+    if (asked.value_or(DocumentFormat::jsonl) == DocumentFormat::jsonl && end == ".json") {
+        const MappedFile file(path);
+        std::string_view content(file.data(), file.size());
+        if (content.starts_with(kUtf8Mark)) content.remove_prefix(kUtf8Mark.size());
+        const size_t first = content.find_first_not_of(kBlanks);
+        return first < content.size() && content[first] == '[' ? DocumentFormat::json : DocumentFormat::jsonl;
+    }
+    if (asked) return *asked;
+    if (has_records(end)) return end == ".parquet" ? DocumentFormat::parquet : DocumentFormat::jsonl;
+    if (is_no_text(end)) {
+        const MappedFile file(path);
+        check_encoding(path, {file.data(), file.size()});
+        require(
+            false,
+            "%s: a file named %s is not text: expected .txt, .json, .jsonl or .parquet; convert it to one of these, or "
+            "give --format text to learn its bytes as they are",
+            clipped(path).c_str(), end.c_str());
+    }
+    return DocumentFormat::text;
+}
 }  // namespace
 
 std::optional<DocumentFormat> document_format(const std::string& name) {
@@ -155,13 +251,13 @@ std::optional<DocumentFormat> document_format(const std::string& name) {
 }
 
 std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::optional<DocumentFormat> type,
-                               bool validation) {
+                               bool validation, std::vector<std::string>& notes) {
     std::vector<Source> sources;
     const auto add = [&](const std::string& path) {
         std::error_code error;
         const auto bytes = fs::file_size(path, error);
         require(!error, "cannot read %s: %s", clipped(path).c_str(), reason_of(error.value()).c_str());
-        sources.push_back({path, path, type.value_or(format_of_ending(path)), validation, int64_t(bytes)});
+        sources.push_back({path, path, format_of(path, type), validation, int64_t(bytes)});
     };
     for (const std::string& input : inputs) {
         std::error_code error;
@@ -169,7 +265,7 @@ std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::opti
         require(!error, "cannot read %s: %s", clipped(input).c_str(), reason_of(error.value()).c_str());
         require(exists, "%s: no such file or folder", input.c_str());
         if (fs::is_directory(input)) {
-            for (const std::string& path : files_in(input)) add(path);
+            for (const std::string& path : files_in(input, notes)) add(path);
             continue;
         }
         require(fs::is_regular_file(input),
@@ -180,22 +276,6 @@ std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::opti
     return sources;
 }
 
-// Throws an Error for a compressed file, which a byte tokenizer would accept.
-static void check_unpacked(const Source& source, std::string_view content) {
-    using namespace std::string_view_literals;
-    struct Packer {
-        std::string_view begin;
-        const char *name, *unpack;
-    };
-    for (const Packer& packer :
-         {Packer{"\x1f\x8b\x08"sv, "gzip", "zcat"}, Packer{"\x28\xb5\x2f\xfd"sv, "zstd", "zstdcat"},
-          Packer{"\xfd\x37zXZ\0"sv, "xz", "xzcat"}, Packer{"BZh91AY&SY"sv, "bzip2", "bzcat"},
-          Packer{"PK\3\4"sv, "zip", "unzip -p"}})
-        require(!content.starts_with(packer.begin),
-                "%s is compressed (%s): expected text; give what is in it: %s %s | data/tokenize - ...",
-                source.name.c_str(), packer.name, packer.unpack, source.name.c_str());
-}
-
 std::optional<DocumentBatch> DocumentReader::next() {
     while (source_ < sources_.size()) {
         if (!is_open_) open_source();
@@ -203,6 +283,7 @@ std::optional<DocumentBatch> DocumentReader::next() {
         DocumentBatch batch{&source, owner_, {}, 0};
         if (source.format == DocumentFormat::text) read_text(batch);
         if (source.format == DocumentFormat::jsonl) read_lines(batch);
+        if (source.format == DocumentFormat::json) read_array(batch);
         if (source.format == DocumentFormat::parquet) read_rows(batch);
         if (!pipe_ && at_ == text_.size()) close_source();
         if (!batch.pieces.empty()) return batch;
@@ -228,7 +309,7 @@ void DocumentReader::open_source() {
             open_parquet();
         } else {
             text_ = {file->data(), file->size()};
-            check_unpacked(source, text_);
+            check_encoding(source.name, text_);
         }
     }
 }
@@ -307,6 +388,43 @@ void DocumentReader::read_lines(DocumentBatch& batch) {
     batch.source_bytes = int64_t(at_ - begin);
 }
 
+size_t DocumentReader::after_blanks(size_t at) const {
+    return std::min(text_.find_first_not_of(kBlanks, at), text_.size());
+}
+
+// Only finds where the elements end; whoever reads one sees whether it is JSON.
+void DocumentReader::read_array(DocumentBatch& batch) {
+    const size_t begin = at_;
+    const char* const name = sources_[source_].name.c_str();
+    static constexpr char cut_off[] = "%s ends before the end of its array, after %lld elements: is the file whole?";
+    if (at_ == 0) at_ = after_blanks(text_.starts_with(kUtf8Mark) ? kUtf8Mark.size() : 0) + 1;  // [
+    while (int64_t(at_ - begin) < kBatchBytes && at_ < text_.size()) {
+        at_ = after_blanks(at_);
+        require(at_ < text_.size(), cut_off, name, static_cast<long long>(line_));
+        if (text_[at_] == ']') {
+            at_ = after_blanks(at_ + 1);
+            require(at_ == text_.size(), "%s goes on after the end of its array: expected one array", name);
+            break;
+        }
+        size_t end = at_;
+        bool in_string = false;
+        for (int64_t depth = 0; end < text_.size(); end++) {
+            const char c = text_[end];
+            if (c == '\\' && in_string) end++;
+            if (c == '"') in_string = !in_string;
+            if (in_string) continue;
+            if (depth == 0 && (c == ',' || c == ']')) break;
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+        }
+        const bool is_last = end < text_.size() && text_[end] == ']';
+        require(is_last || end + 1 < text_.size(), cut_off, name, static_cast<long long>(line_));
+        add(batch, {text_.substr(at_, end - at_), document_++, ++line_});
+        at_ = is_last ? end : end + 1;
+    }
+    hasher_.update(text_.data() + begin, at_ - begin);
+    batch.source_bytes = int64_t(at_ - begin);
+}
+
 void DocumentReader::open_parquet() {
     const std::string command = "exec python3 -c " + shell_quoted(kRowsProgram) + " " +
                                 shell_quoted(sources_[source_].path) + " " + shell_quoted(options_.field) +
@@ -353,18 +471,25 @@ void DocumentReader::read_rows(DocumentBatch& batch) {
 std::string where(const Source& source, const Piece& piece) {
     const long long at = piece.at;
     if (source.format == DocumentFormat::jsonl) return format("%s:%lld", source.name.c_str(), at);
+    if (source.format == DocumentFormat::json) return format("element %lld of %s", at, source.name.c_str());
     if (source.format == DocumentFormat::parquet) return format("row %lld of %s", at, source.name.c_str());
     return at == 0 ? source.name : format("%s, from byte %lld on,", source.name.c_str(), at);
 }
 
 std::string_view text_of(const DocumentBatch& batch, const Piece& piece, const std::string& field,
                          std::string& scratch) {
-    if (batch.source->format != DocumentFormat::jsonl) return piece.raw;
-    FieldOfLine line(field, scratch);
-    const bool valid = nlohmann::json::sax_parse(piece.raw.begin(), piece.raw.end(), &line);
+    const DocumentFormat kind = batch.source->format;
+    if (kind != DocumentFormat::jsonl && kind != DocumentFormat::json) return piece.raw;
+    std::optional<FieldOfLine> reader(std::in_place, field, scratch);
+    bool valid = scan_json(piece.raw, *reader);
+    if (!valid) {
+        reader.emplace(field, scratch);
+        valid = scan_json(from_python_json(piece.raw), *reader);
+    }
+    const FieldOfLine& line = *reader;
     const std::string place = where(*batch.source, piece);
-    require(valid, "%s: not valid JSON (byte %zu of the line): expected an object such as {\"%s\": \"...\"}",
-            place.c_str(), line.error_at, field.c_str());
+    require(valid, "%s: not valid JSON (byte %zu of the %s): expected an object such as {\"%s\": \"...\"}",
+            place.c_str(), line.error_at, kind == DocumentFormat::json ? "element" : "line", field.c_str());
     require(line.is_object, "%s: not a JSON object: expected one such as {\"%s\": \"...\"}", place.c_str(),
             field.c_str());
     require(line.found, "%s: no field \"%s\"; there are: %s; choose one with --field", place.c_str(), field.c_str(),

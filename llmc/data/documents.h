@@ -2,8 +2,10 @@
 Documents: the texts that data/tokenize reads, as a stream of batches of about 1 MB, in order.
 
   .jsonl, .ndjson     one document per line: the string in one field of its object
+  .json               the same, or an array of such objects
   .parquet            one document per row: one column, which python3 with pyarrow reads and writes to a pipe
-  any other name      text: one document per file, or several with a separator between them
+  any other name      text: one document per file, or several with a separator between them; names known to be of other
+                      files (.csv, .gz, .pdf, ...) are refused
 
 Only the current batches are in memory. They are raw: text_of() extracts a document's text from its line, so that many
 threads can do it. A text of more than 1 MB is cut into pieces, between a letter or digit and the blank after it, where
@@ -25,7 +27,7 @@ every split pattern cuts, too. If there is no such place in 4 MB, it is cut betw
 #include "llmc/base/file.h"  // MappedFile
 #include "llmc/base/hash.h"  // Hasher
 
-enum class DocumentFormat { text, jsonl, parquet };
+enum class DocumentFormat { text, jsonl, json, parquet };  // json: an array of what lines of jsonl are
 
 struct Source {
     std::string path, name;  // name: for messages and dataset.json
@@ -39,15 +41,16 @@ struct Source {
 std::optional<DocumentFormat> document_format(const std::string& name);
 
 // The files that `inputs` name, in the given order; those of a folder sorted by path. In a folder, only files with a
-// known extension count, and empty ones are skipped. Throws if an input is missing, empty or without text.
+// known extension count, .md only where there are no records, and empty ones are skipped; `notes` gets a line for each
+// folder of which something is left out. Throws if an input is missing, empty or without text.
 std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::optional<DocumentFormat> type,
-                               bool validation);
+                               bool validation, std::vector<std::string>& notes);
 
 // A document or a part of one.
 struct Piece {
-    std::string_view raw;        // the text; of .jsonl the line
+    std::string_view raw;        // the text; of .jsonl the line, of .json the element
     int64_t document = 0;        // its number over all sources
-    int64_t at = 0;              // the line or row, counted from 1; in a text the offset in the file
+    int64_t at = 0;              // the line, record or row, counted from 1; in a text the offset in the file
     bool begins = true;          // begins a document; pieces that follow may continue it
     bool validation = false;     // according to the source or ReadOptions
     uint64_t document_hash = 0;  // if a document has several pieces: the first piece's hash, in all of them
@@ -92,6 +95,8 @@ private:
     void begin_document();
     void read_text(DocumentBatch& batch);
     void read_lines(DocumentBatch& batch);
+    void read_array(DocumentBatch& batch);
+    size_t after_blanks(size_t at) const;
     void open_parquet();
     void read_rows(DocumentBatch& batch);
     char read_record(std::string& to);  // reads from the pipe; returns the record's kind
@@ -119,7 +124,7 @@ private:
 // A piece's name in messages: "notes.txt", "posts.jsonl:12", "row 12 of posts.parquet".
 std::string where(const Source& source, const Piece& piece);
 
-// The text of a piece, in place or in `scratch`. For .jsonl throws, naming file and line, unless the line is a JSON
-// object with a string (or null, an empty text) in this field.
+// The text of a piece, in place or in `scratch`. For .jsonl and .json throws, naming file and line, unless the line is a
+// JSON object with a string (or null, an empty text) in this field. JSON as Python's module reads it is let in.
 std::string_view text_of(const DocumentBatch& batch, const Piece& piece, const std::string& field,
                          std::string& scratch);

@@ -3,7 +3,8 @@
 #include <cmath>
 #include <filesystem>
 #include <set>
-#include "llmc/base/rng.h"  // Rng
+#include "llmc/base/python_json.h"  // from_python_json
+#include "llmc/base/rng.h"          // Rng
 #include "llmc/data/documents.h"
 #include "llmc/data/progress.h"
 #include "test/data/dataset_testing.h"
@@ -65,6 +66,102 @@ TEST_CASE("a line of JSON is a document: the string of a field, whatever else th
                    scratch / "in.jsonl:1: no field \"body\"; there are: text, id; choose one with --field"));
 }
 
+TEST_CASE("JSON as Python reads and writes it", "[documents]") {
+    CHECK(from_python_json(R"({"a": NaN, "b": [-Infinity, Infinity, 1e400, -0.5E+7], "c": 0})") ==
+          R"({"a": 0  , "b": [0        , 0       , 0    , 0      ], "c": 0})");
+    // What is neither stays what it is, and strings do.
+    for (const std::string text :
+         {R"({"NaN 1e400 \" : "-Infinity \u12", "b": "\\ud83d"})", "nan", "-", "tru", "[x.]", "\"\\"})
+        CHECK(from_python_json(text) == text);
+    CHECK(from_python_json("01 1. 1e") == "00 0. 0e");
+    CHECK(from_python_json(R"("\ud83d \udE00 \ud83d\ude00 \ud83d\ud83d\ude00 \u00e9 \ud83d")") ==
+          R"("\ufffd \ufffd \ud83d\ude00 \ufffd\ud83d\ude00 \u00e9 \ufffd")");
+
+    const ScratchFolder scratch;
+    write_file_atomically(scratch / "in.jsonl",
+                          "{\"text\": \"a\", \"score\": NaN}\n{\"x\": [1e400, -Infinity], \"text\": \"b\"}\n"
+                          "{\"text\": \"lone \\ud83d here\"}\n");
+    tokenize(scratch / "in.jsonl --val-fraction 0 --out " + scratch / "out");
+    CHECK(documents_of(Dataset(scratch / "out").train) == Documents{"a", "b", "lone \xEF\xBF\xBD here"});
+    // The place of a mistake is that in the file.
+    write_file_atomically(scratch / "in.jsonl", "{\"score\": NaN, \"text\": \"a\", x}\n");
+    CHECK(contains(refusal(scratch / "in.jsonl --val-fraction 0 --out " + scratch / "no"),
+                   "in.jsonl:1: not valid JSON (byte 28 of the line)"));
+}
+
+TEST_CASE("bad lines are skipped and counted if asked", "[documents]") {
+    const ScratchFolder scratch;
+    std::string lines;
+    for (int i = 0; i < 300; i++) lines += i % 100 == 7 ? "{\"text\": \n" : format("{\"text\": \"document %d\"}\n", i);
+    lines += "{\"text\": 5}\n{\"no\": 1}\n[]\n{\"text\": \"zero \\u0000\"}\n";
+    write_file_atomically(scratch / "in.jsonl", lines);
+    CHECK(contains(refusal(scratch / "in.jsonl --out " + scratch / "out"), "in.jsonl:8: not valid JSON"));
+    const Finished done =
+        run(program("data/tokenize") + " " + scratch / "in.jsonl --skip-bad-lines --out " + scratch / "out");
+    CHECK(done.exit_code == 0);
+    CHECK(
+        contains(done.err, "warning: 7 bad lines were skipped, the first: " + scratch / "in.jsonl:8: not valid JSON"));
+    const Dataset dataset(scratch / "out");
+    CHECK(documents_of(dataset.train).size() + documents_of(dataset.val).size() == 297);
+    CHECK(dataset.number("documents") == 297);
+    CHECK(dataset.number("skipped_lines") == 7);
+    CHECK(contains(refusal(scratch / "in.jsonl --skip-bad-lines --field other --out " + scratch / "no"),
+                   "304 lines were skipped, the first: " + scratch / "in.jsonl:1: no field \"other\""));
+    CHECK_FALSE(fs::exists(scratch / "no"));
+}
+
+TEST_CASE("a .json file is an array of records, or lines", "[documents]") {
+    const ScratchFolder scratch;
+    const std::string file = scratch / "in.json", flags = " --val-fraction 0 --out " + scratch / "out";
+    write_file_atomically(
+        file, "\xEF\xBB\xBF \n[ {\"text\": \"a ] } \\\" \\\\\", \"n\": [{}, [1, 2]]},\n  {\n \"text\":\n\"b\"\n}\n]\n");
+    tokenize(file + flags);
+    CHECK(documents_of(Dataset(scratch / "out").train) == Documents{"a ] } \" \\", "b"});
+    tokenize(file + " --format jsonl" + flags);  // lines would be a mistake
+    CHECK(Dataset(scratch / "out").number("documents") == 2);
+    tokenize(file + " --format text" + flags);
+    CHECK(Dataset(scratch / "out").train == read_file(file));
+    write_file_atomically(scratch / "C4.JSON", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
+    tokenize(scratch / "C4.JSON" + flags);
+    CHECK(documents_of(Dataset(scratch / "out").train) == Documents{"a", "b"});
+    const std::pair<std::string, std::string> wrong[] = {
+        {"[{\"text\": \"a\"}, {\"text\": \"b]", file + " ends before the end of its array, after 1 elements"},
+        {"[{\"text\": \"a\"}\n", file + " ends before the end of its array, after 0 elements: is the file whole?"},
+        {"[{\"text\": \"a\"},", file + " ends before the end of its array, after 0 elements"},
+        {"[{\"text\": \"a\"}, {\"text\": \"b}]", file + " ends before the end of its array, after 1 elements"},
+        {"[{\"text\": \"a\"}, {\"text\": b}]", "element 2 of " + file + ": not valid JSON (byte 10 of the element)"},
+        {"[{\"text\": \"a\"},\n", file + " ends before the end of its array, after 1 elements"},
+        {"[{\"text\": \"a\"}] x", file + " goes on after the end of its array"},
+        {"[{\"text\": \"a\"},, {\"text\": \"a\"}]", "element 2 of " + file + ": not valid JSON"},
+        {"[[1], 2]", "element 1 of " + file + ": not a JSON object"},
+        {"[]", "0 documents"},
+        {"{\n \"text\": \"a\"\n}", file + ":1: not valid JSON"},
+        {"hello", file + ":1: not valid JSON"},
+    };
+    for (const auto& [text, message] : wrong) {
+        INFO(text);
+        write_file_atomically(file, text);
+        CHECK(contains(refusal(file + " --val-fraction 0 --out " + scratch / "no"), message));
+        CHECK_FALSE(fs::exists(scratch / "no"));
+    }
+}
+
+TEST_CASE("pages beside records are about them, and left out", "[documents]") {
+    const ScratchFolder scratch;
+    make_folders(scratch / "hub");
+    write_file_atomically(scratch / "hub/README.md", "about");
+    write_file_atomically(scratch / "hub/a.jsonl.gz", "\x1f\x8b\x08");
+    write_file_atomically(scratch / "hub/dataset_infos.json", "{}");
+    write_lines(scratch / "hub/b.jsonl", {"b"});
+    const std::string flags = scratch / "hub --val-fraction 0 --out " + scratch / "out";
+    const Finished done = run(program("data/tokenize") + " " + flags);
+    CHECK(done.exit_code == 0);
+    CHECK(done.err == "note: " + scratch /
+                                     "hub: 3 of 4 files are left out: 1 .gz, 1 .json, 1 .md beside records; give such "
+                                     "files by name\n");
+    CHECK(documents_of(Dataset(scratch / "out").train) == Documents{"b"});
+}
+
 TEST_CASE("what is wrong with a line of JSON is said with file and line", "[documents]") {
     const ScratchFolder scratch;
     const std::pair<std::string, std::string> wrong[] = {
@@ -101,6 +198,16 @@ TEST_CASE("rows of .parquet come through python3 and pyarrow", "[documents]") {
     INFO(done.err);
     REQUIRE(done.exit_code == 0);
     CHECK(documents_of(Dataset(scratch / "out").train) == Documents{"one", "tw\nö", "three", "four"});
+
+    // Modules in the working directory are somebody else's.
+    make_folders(scratch / "stranger");
+    for (const std::string module : {"pyarrow", "struct", "signal"})
+        write_file_atomically(scratch / ("stranger/" + module + ".py"), "open('taken', 'w')\nraise ImportError");
+    const std::string home = fs::current_path();
+    REQUIRE(run("cd " + scratch / "stranger && env PYTHONPATH=" + scratch.path + " " + home + "/" +
+                program("data/tokenize") + " " + file + flags)
+                .exit_code == 0);
+    CHECK_FALSE(fs::exists(scratch / "stranger/taken"));
 
     const auto refused = [&](const std::string& command) {
         const Finished finished = run(command);

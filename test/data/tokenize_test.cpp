@@ -45,6 +45,13 @@ std::string content(const std::string& folder) {
     return sorted_lines(all);
 }
 
+// The last shard of training data that the journal of a killed run counts.
+std::string newest_shard(const std::string& partial) {
+    const std::string journal = read_file(partial + "/journal.json");
+    const size_t at = journal.find("\"shards\": ", journal.find("\"train\""));
+    return partial + format("/train_%06d.bin", std::stoi(journal.substr(at + 10)) - 1);
+}
+
 const char* kListing = "dataset.json tokenizer.json train_000000.bin val_000000.bin ";
 }  // namespace
 
@@ -89,10 +96,15 @@ TEST_CASE("the texts of a folder, sorted, with a separator before each", "[token
     write_file_atomically(scratch / "in/picture.png", "no text");
     write_file_atomically(scratch / "last", "fourth");
     const std::string both = scratch / "in " + scratch / "last --val-fraction 0";
-    tokenize(both + " --out " + scratch / "bytes");
+    const Finished finished = run(program("data/tokenize") + " " + both + " --out " + scratch / "bytes");
+    CHECK(finished.exit_code == 0);
+    CHECK(finished.err ==
+          "note: " + scratch / "in: 2 of 5 files are left out: 1 .png, 1 empty; give such files by name\n");
     CHECK(listing(scratch / "bytes") == "dataset.json tokenizer.json train_000000.bin ");
     CHECK(byte_tokenizer().decode(tokens_of(scratch / "bytes/train_*.bin")) ==
           std::string("\0first\0second\0third\0fourth", 26));
+    fs::remove(scratch / "in/picture.png");
+    fs::remove(scratch / "in/empty.txt");
     tokenize(both + " --tokenizer char --out " + scratch / "chars");
     CHECK(load_tokenizer(scratch / "chars/tokenizer.json").decode(tokens_of(scratch / "chars/train_*.bin")) ==
           "firstsecondthirdfourth");
@@ -168,6 +180,30 @@ TEST_CASE("what data/tokenize refuses, and that it leaves nothing behind", "[tok
     write_file_atomically(scratch / "in.txt.gz", "\x1f\x8b\x08 and so on");
     CHECK(contains(refusal(scratch / "in.txt.gz" + out),
                    scratch / "in.txt.gz is compressed (gzip): expected text; give what is in it: zcat "));
+    // Names and contents that say that they are no text, unless the user says that they are.
+    write_file_atomically(scratch / "table.CSV", "a,b\n1,2\n");
+    CHECK(contains(refusal(scratch / "table.CSV" + out),
+                   "table.CSV: a file named .csv is not text: expected .txt, .json"));
+    make_folders(scratch / "code/.git");
+    write_file_atomically(scratch / "code/a.py", "a");
+    write_file_atomically(scratch / "code/b.PY", "a");
+    write_file_atomically(scratch / "code/LICENSE", "a");
+    write_file_atomically(scratch / "code/.git/config", "a");
+    CHECK(
+        contains(refusal(scratch / "code" + out),
+                 "in it or in folders below, and found 2 .py, 1 without an ending; give files of other kinds by name"));
+    using namespace std::string_literals;
+    const std::pair<std::string, std::string> marks[] = {{"\xff\xfe\0\0"s, "UTF-32"},
+                                                         {"\0\0\xfe\xff"s, "UTF-32"},
+                                                         {"\xff\xfe\x01\x02"s, "UTF-16"},
+                                                         {"\xfe\xff\0a"s, "UTF-16"}};
+    for (const auto& [mark, encoding] : marks)
+        for (const std::string name : {"wide.txt", "wide.jsonl"}) {
+            write_file_atomically(scratch / name, mark);
+            CHECK(contains(
+                refusal(scratch / name + out),
+                name + " is " + encoding + ": expected UTF-8; convert it: iconv -f " + encoding + " -t UTF-8 "));
+        }
     CHECK(contains(refusal(in + "--val-fraction 0.01 --tokenizer char --out " + in), "cannot create the folder"));
     CHECK(contains(refusal(in + "--out /proc/anvil"), "cannot create the folder /proc/anvil"));
     CHECK(contains(refusal(scratch / "in.txt --val-fraction 1e-18" + out), "9 bytes are too few"));
@@ -220,7 +256,7 @@ TEST_CASE("a run that was killed goes on after its last shard, to the same bytes
     CHECK(content(scratch / "out") == content(scratch / "whole"));
 
     // Another text, other flags, a shard that is gone: begun anew.
-    for (const std::string change : {"text", "flags", "shard", "end"}) {
+    for (const std::string change : {"text", "flags", "shard", "newest", "end"}) {
         write_documents(scratch / "in.jsonl", 4000);
         fs::remove_all(scratch / "out");
         REQUIRE(kill_when_there(scratch / "out/partial/train_000009.bin", flags + scratch / "out"));
@@ -229,6 +265,7 @@ TEST_CASE("a run that was killed goes on after its last shard, to the same bytes
         if (change == "end") text.resize(text.find("{\"text\": \"story 300 "));
         if (change == "flags") more = " --seed 5";
         if (change == "shard") fs::remove(scratch / "out/partial/train_000002.bin");
+        if (change == "newest") fs::remove(newest_shard(scratch / "out/partial"));
         write_file_atomically(scratch / "in.jsonl", text);
         tokenize(flags + scratch / "new" + more);
         const Finished anew = run(program("data/tokenize") + " " + flags + scratch / "out" + more);

@@ -56,11 +56,41 @@ std::vector<Part> parts_of(const Parameter& p, ModelFamily family, const GptShap
     return {{(is_bare ? "" : "transformer.") + p.name, p.exported_rows}};
 }
 
-// Tensors beside a model's weights that are ignored: the causal mask of older GPT-2s, the frequencies of older Llamas,
-// and a tied head.
-bool is_known_extra(const std::string& name, const GptShape& shape) {
+// Tensors beside a model's weights that are ignored: the causal mask of older GPT-2s, the frequencies of older Llamas.
+bool is_known_extra(const std::string& name) {
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-           name.ends_with(".rotary_emb.inv_freq") || (name.ends_with("lm_head.weight") && shape.architecture.tied_head);
+           name.ends_with(".rotary_emb.inv_freq");
+}
+
+std::string head_name(ModelFamily family) {
+    return family == ModelFamily::anvil ? "transformer.lm_head.weight" : "lm_head.weight";
+}
+
+bool is_equal(const TensorFiles& files, const Tensor& a, const Tensor& b) {
+    constexpr int64_t kPiece = 1 << 16;
+    std::vector<float> of_a(kPiece), of_b(kPiece);
+    for (int64_t i = 0; i < a.size(); i += kPiece) {
+        const int64_t n = std::min(kPiece, a.size() - i);
+        files.copy(of_a.data(), a, i, n);
+        files.copy(of_b.data(), b, i, n);
+        if (!std::equal(of_a.begin(), of_a.begin() + n, of_b.begin())) return false;
+    }
+    return true;
+}
+
+// "model." of "model.embed_tokens.weight".
+std::string prefix_of(const std::string& name) { return name.substr(0, name.find('.') + 1); }
+
+// The shape, but with a head of its own if the files have one that differs from the embeddings: transformers believes
+// them, too, and not config.json.
+GptShape with_stored_head(const TensorFiles& files, const ConfiguredModel& config) {
+    GptShape shape = config.shape;
+    const std::string name = stored_tensors(ParameterList(shape), config.family, DType::f32)[0].tensor.name;
+    const Tensor *head = files.find(head_name(config.family)), *table = files.find(name);
+    if (!table) table = files.find(name.substr(prefix_of(name).size()));
+    if (shape.architecture.tied_head && head && table && head->shape == table->shape)
+        shape.architecture.tied_head = is_equal(files, *head, *table);
+    return shape;
 }
 
 // A folder of transformers or of a checkpoint.
@@ -71,16 +101,23 @@ struct FolderModel {
     std::vector<const Tensor*> found;  // by index in `stored`
 
     FolderModel(const std::string& folder, const ConfiguredModel& config)
-        : files(folder), list(config.shape), stored(stored_tensors(list, config.family, DType::f32)) {
+        : files(folder),
+          list(with_stored_head(files, config)),
+          stored(stored_tensors(list, config.family, DType::f32)) {
         // Files of the model without its head omit the prefix; so do the original ones of GPT-2.
-        const std::string& first = stored[0].tensor.name;
-        const std::string prefix = first.substr(0, first.find('.') + 1);
+        const std::string &first = stored[0].tensor.name, prefix = prefix_of(first), head = head_name(config.family);
+        const bool is_tied = list.model.architecture.tied_head;
         const bool is_bare = !files.find(first) && first.starts_with(prefix) && files.find(first.substr(prefix.size()));
         std::set<std::string> used;
         for (const StoredTensor& s : stored) {
             const bool cut = is_bare && s.tensor.name.starts_with(prefix);
-            const std::string name = cut ? s.tensor.name.substr(prefix.size()) : s.tensor.name;
+            std::string name = cut ? s.tensor.name.substr(prefix.size()) : s.tensor.name;
+            // Of tied embeddings, a file may hold the head alone.
+            if (&s == &stored[0] && is_tied && !files.find(name) && files.find(head)) name = head;
             const Tensor* tensor = files.find(name);
+            const std::string other = tensor ? "" : files.other_type(name);
+            require(other.empty(), "%s: tensor %s is %s, expected F32, F16 or BF16: save the model in one of these",
+                    files.where().c_str(), in_quotes(name).c_str(), other.c_str());
             require(tensor, "%s: tensor %s is missing", files.where().c_str(), in_quotes(name).c_str());
             const bool is_float =
                 tensor->dtype == DType::f32 || tensor->dtype == DType::f16 || tensor->dtype == DType::bf16;
@@ -92,7 +129,8 @@ struct FolderModel {
             used.insert(name);
         }
         for (const auto& [name, tensor] : files.tensors())
-            require(used.count(name) || is_known_extra(name, config.shape),
+            require(used.count(name) || is_known_extra(name) ||
+                        (is_tied && name == head && tensor.shape == found[0]->shape),
                     "%s: tensor %s belongs to no part of the model that config.json describes", files.where().c_str(),
                     in_quotes(name).c_str());
     }
@@ -129,6 +167,16 @@ struct FolderModel {
         ensure(any);
     }
 };
+
+// transformers applies an adapter that lies beside the weights, if peft is installed.
+void check_no_adapter(const std::string& folder) {
+    std::error_code ignored;
+    require(
+        !fs::exists(folder + "/adapter_config.json", ignored),
+        "%s: adapter_config.json: an adapter of PEFT (LoRA), which Anvil does not apply: expected a whole model; merge "
+        "it with merge_and_unload() of peft and save that, or remove adapter_config.json if the weights contain it",
+        folder.c_str());
+}
 
 // Advice for a path OWNER/NAME, which may be meant for the hub.
 std::string hub_advice(const std::string& path) {
@@ -179,13 +227,15 @@ void StoredModel::open_folder(bool is_verified) {
     const bool is_checkpoint = fs::exists(path_ + "/manifest.json", ignored);
     if ((is_checkpoint && !is_verified) || !fs::exists(path_ + "/config.json", ignored)) {
         const FoundCheckpoint found = find_checkpoint(path_);
+        if (found.path.empty()) check_no_adapter(path_);
         require(!found.path.empty(), "%s: no config.json in it, and no checkpoint of a run that verifies",
                 path_.c_str());
         path_ = found.path;
     }
     const ConfiguredModel config = read_model_config(read_file(path_ + "/config.json"), path_ + "/config.json");
+    check_no_adapter(path_);
     const auto model = std::make_shared<const FolderModel>(path_, config);
-    shape_ = config.shape;
+    shape_ = model->list.model;
     dtype_ = model->found[0]->dtype == DType::bf16 ? DType::bf16 : DType::f32;
     read_ = [model](const Parameter& p, int64_t begin, int64_t end, float* to) { model->read(p, begin, end, to); };
 }

@@ -15,6 +15,9 @@ One list says where each parameter is in a file, for both reading and writing:
   nanochat as llama, but fc1 and fc2 in the MLP         Q, K and V are separate tensors
   anvil    transformer. and Anvil's (parameters.h)      as in Anvil
 
+A head that is stored although config.json says that it is tied to the embeddings is one of its own if it differs from
+them, as in transformers; of tied embeddings the head alone may be stored.
+
 Rotary positions pair channel j of a head with channel j + HS/2, as in transformers, so Q and K are not permuted.
 */
 #pragma once

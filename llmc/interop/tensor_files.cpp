@@ -48,6 +48,12 @@ const Tensor* TensorFiles::find(const std::string& name) const {
     return found == tensors_.end() ? nullptr : &found->second;
 }
 
+std::string TensorFiles::other_type(const std::string& name) const {
+    for (const SafetensorsReader& file : files_)
+        if (const auto found = file.passed_over().find(name); found != file.passed_over().end()) return found->second;
+    return "";
+}
+
 void TensorFiles::copy(float* to, const Tensor& tensor, int64_t begin, int64_t n) const {
     require(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16,
             "%s: tensor %s is %s, expected F32, F16 or BF16", where_.c_str(), in_quotes(tensor.name).c_str(),

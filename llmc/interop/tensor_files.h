@@ -15,7 +15,8 @@ public:
     // By name. Pointers stay valid for the lifetime of this object, also after a move.
     const std::map<std::string, Tensor>& tensors() const { return tensors_; }
     const Tensor* find(const std::string& name) const;
-    const std::string& where() const { return where_; }  // the file to name in messages
+    std::string other_type(const std::string& name) const;  // of a tensor that Anvil does not read; "": there is none
+    const std::string& where() const { return where_; }     // the file to name in messages
     // Copies elements [begin, begin + n) of an F32, F16 or BF16 tensor as floats.
     void copy(float* to, const Tensor& tensor, int64_t begin, int64_t n) const;
 

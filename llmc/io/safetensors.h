@@ -44,7 +44,9 @@ public:
     const std::string& path() const { return file_.path(); }
 
     const Tensor* find(const std::string& name) const;  // null: there is none
-    const Tensor& at(const std::string& name) const;    // throws an Error if there is none
+    // By name, the types of those that were skipped.
+    const std::map<std::string, std::string>& passed_over() const { return passed_over_; }
+    const Tensor& at(const std::string& name) const;  // throws an Error if there is none
 
     // Copies a tensor to `to`. Throws an Error unless it has exactly this type and shape; `hint` ends the message and
     // says which flags to look at.

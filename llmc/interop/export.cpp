@@ -2,12 +2,11 @@
 #include "llmc/interop/export.h"
 #include <filesystem>
 #include "llmc/base/bf16.h"                 // to_bf16
-#include "llmc/base/check.h"                // require, format
+#include "llmc/base/check.h"                // require
 #include "llmc/base/file.h"                 // write_file_atomically, make_folders, sync_folder
-#include "llmc/data/chat_style.h"           // kChatTemplateFile
 #include "llmc/interop/gguf.h"              // write_gguf
 #include "llmc/interop/llmc_model.h"        // write_llmc_model
-#include "llmc/interop/tokenizer_export.h"  // tokenizer_config
+#include "llmc/interop/tokenizer_export.h"  // read_token_facts
 #include "llmc/io/safetensors.h"            // SafetensorsWriter
 
 namespace fs = std::filesystem;
@@ -47,33 +46,12 @@ void write_tensors(const std::string& path, const StoredModel& model, DType dtyp
     file.finish();
 }
 
-// The tokenizer_config.json of a folder of transformers, else one made from tokenizer.json.
-std::string config_beside(const std::string& tokenizer_path, const std::string& tokenizer_json, int64_t max_tokens) {
-    const std::string beside = fs::path(tokenizer_path).parent_path() / "tokenizer_config.json";
-    std::error_code ignored;
-    return fs::exists(beside, ignored) ? read_file(beside) : tokenizer_config(tokenizer_json, max_tokens);
-}
-
-void write_hf(const std::string& folder, const StoredModel& model, DType dtype, const std::string& tokenizer_json) {
-    const EndToken end = find_end_token(tokenizer_json);
+void write_hf(const std::string& folder, const StoredModel& model, DType dtype, const TokenFacts& facts) {
     write_tensors(folder + "/model.safetensors", model, dtype);
-    write_file_atomically(folder + "/config.json", model_config(model.shape(), dtype, end.id, kModelingName));
+    write_file_atomically(folder + "/config.json", model_config(model.shape(), dtype, facts.ids, kModelingName));
     if (family_of(model.shape()) == ModelFamily::anvil)
         write_file_atomically(folder + "/" + kModelingName + ".py", kModelingCode);
-    if (tokenizer_json.empty()) return;
-    write_file_atomically(folder + "/tokenizer.json", tokenizer_json);
-    const std::string chat_template = fs::path(model.tokenizer_path()).parent_path() / kChatTemplateFile;
-    std::error_code ignored;
-    const bool has_template = fs::exists(chat_template, ignored);
-    const std::string config = config_beside(model.tokenizer_path(), tokenizer_json, model.shape().max_seq_len);
-    write_file_atomically(folder + "/tokenizer_config.json",
-                          has_template ? config : with_chat_template(config, tokenizer_json));
-    if (has_template) write_file_atomically(folder + "/" + kChatTemplateFile, read_file(chat_template));
-    if (end.id < 0) return;
-    const int64_t answer_end = find_end_of_answer(tokenizer_json, has_template);
-    const std::string ends = answer_end < 0 ? std::to_string(end.id) : format("[%ld, %ld]", answer_end, end.id);
-    write_file_atomically(folder + "/generation_config.json",
-                          format("{\n  \"bos_token_id\": %ld,\n  \"eos_token_id\": %s\n}\n", end.id, ends.c_str()));
+    for (const auto& [name, text] : facts.files) write_file_atomically(folder + "/" + name, text);
 }
 
 }  // namespace
@@ -84,12 +62,14 @@ std::string export_model(const StoredModel& model, const std::string& format_nam
     require(!fs::exists(out_dir, ignored) || (fs::is_directory(out_dir, ignored) && fs::is_empty(out_dir, ignored)),
             "--out-dir %s is not empty: give a new one", out_dir.c_str());
     const std::string path = model.tokenizer_path(), json = path.empty() ? "" : read_file(path), tmp = out_dir + ".tmp";
+    const TokenFacts facts =
+        read_token_facts(fs::is_directory(model.path(), ignored) ? model.path() : "", json, model.shape().max_seq_len);
     std::string what = "model.safetensors, config.json";
     fs::remove_all(tmp, ignored);
     make_folders(tmp);
     try {
         if (format_name == "hf") {
-            write_hf(tmp, model, dtype, json);
+            write_hf(tmp, model, dtype, facts);
             if (!json.empty()) what += ", tokenizer.json";
             if (family_of(model.shape()) == ModelFamily::anvil)
                 what +=
@@ -101,7 +81,7 @@ std::string export_model(const StoredModel& model, const std::string& format_nam
             what = "model.bin";
         } else {
             const ByteLevelTokenizer tokenizer = json.empty() ? ByteLevelTokenizer() : read_byte_level(json);
-            write_gguf(tmp + "/model.gguf", model, dtype, tokenizer, find_end_token(json));
+            write_gguf(tmp + "/model.gguf", model, dtype, tokenizer, facts);
             what = "model.gguf";
             if (json.empty()) what += ", without a tokenizer: the model has no tokenizer.json";
             if (!tokenizer.why.empty()) what += ", without the tokenizer: " + tokenizer.why;

@@ -1,9 +1,9 @@
 /*
 Writes a model for other programs: ./train_gpt export --format FORMAT --init-from MODEL --out-dir OUT
 
-  hf      OUT/model.safetensors, config.json, tokenizer.json, tokenizer_config.json, generation_config.json: a folder
-          that from_pretrained() of transformers loads. If transformers has no class for the model (model_config.h),
-          also modeling_anvil.py with the class; that takes trust_remote_code=True
+  hf      OUT/model.safetensors, config.json, tokenizer.json and the files about its tokens (tokenizer_export.h): a
+          folder that from_pretrained() of transformers loads. If transformers has no class for the model
+          (model_config.h), also modeling_anvil.py with the class; that takes trust_remote_code=True
   llmc    OUT/model.bin of llm.c (GPT-2)
   gguf    OUT/model.gguf for llama.cpp and programs based on it (gguf.h), with the tokenizer if it is byte-level
 

@@ -6,6 +6,7 @@
 #include "llmc/base/bf16.h"   // to_bf16
 #include "llmc/base/check.h"  // require, ensure
 #include "llmc/base/file.h"   // FileWriter
+#include "llmc/base/json.h"   // Json
 
 namespace {
 
@@ -13,7 +14,7 @@ constexpr uint64_t kDataAlignment = 32;
 enum ValueType : uint32_t { kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9 };
 enum TensorType : uint32_t { kF32 = 0, kBf16 = 30 };
 enum FileType : uint32_t { kAllF32 = 0, kMostlyBf16 = 32 };
-enum TokenType : int32_t { kNormal = 1, kControl = 3, kUnused = 5 };
+enum TokenType : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
 template <class T>
 void put(std::string& to, T value) {
@@ -34,6 +35,7 @@ struct Keys {
         n++;
     }
     void count(const std::string& name, int64_t value) { begin(name, kUint32), put(bytes, uint32_t(value)); }
+    void integer(const std::string& name, int64_t value) { begin(name, kInt32), put(bytes, int32_t(value)); }
     void number(const std::string& name, double value) { begin(name, kFloat32), put(bytes, float(value)); }
     void truth(const std::string& name, bool value) { begin(name, kBool), put(bytes, uint8_t(value)); }
     void text(const std::string& name, const std::string& value) { begin(name, kString), put_string(bytes, value); }
@@ -149,8 +151,54 @@ std::vector<float> divisors_of(const GptShape& s) {
 
 uint64_t padded(uint64_t bytes) { return (bytes + kDataAlignment - 1) / kDataAlignment * kDataAlignment; }
 
+TokenType type_of(const ByteLevelTokenizer::Token& token) {
+    return token.is_special ? kControl : token.is_added ? kUserDefined : kNormal;
+}
+
+// As convert_hf_to_gguf.py of llama.cpp has them: tokenizer_config.json's end of text takes precedence over
+// config.json's. llama.cpp stops at three ids, and at tokens that it knows by their text.
+void add_token_ids(Keys& keys, const GptShape& s, const ByteLevelTokenizer& tokenizer, const TokenFacts& facts) {
+    const int64_t known = std::min(int64_t(tokenizer.tokens.size()), s.vocab_size);
+    std::vector<int64_t> ends;
+    if (facts.text_end >= 0) ends.push_back(facts.text_end);
+    for (const std::vector<int64_t>& some : {facts.ids.end, all_ends(facts)})
+        for (const int64_t id : some)
+            if (id < known && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+    // The one that ends an answer comes second, or first. Those that llama.cpp knows come last.
+    const auto rank = [&](int64_t id) {
+        const std::string& text = tokenizer.tokens[size_t(id)].text;
+        if (facts.chat_template.find(text) != std::string::npos) return 0;
+        for (const char* known_there : {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>"})
+            if (text == known_there) return 2;
+        return 1;
+    };
+    if (!ends.empty())
+        std::stable_sort(ends.begin() + 1, ends.end(), [&](int64_t a, int64_t b) { return rank(a) < rank(b); });
+    const char* const names[] = {"eos", "eot", "eom"};
+    for (size_t i = 0; i < std::min(ends.size(), std::size(names)); i++)
+        keys.count(std::string("tokenizer.ggml.") + names[i] + "_token_id", ends[i]);
+    // What is put before every text must be this one.
+    const int64_t begin =
+        tokenizer.begin_token >= 0 || facts.ids.begin.empty() ? tokenizer.begin_token : facts.ids.begin[0];
+    if (begin >= 0 && begin < known) keys.count("tokenizer.ggml.bos_token_id", begin);
+    if (!facts.ids.pad.empty() && facts.ids.pad[0] < known)
+        keys.count("tokenizer.ggml.padding_token_id", facts.ids.pad[0]);
+    keys.truth("tokenizer.ggml.add_bos_token", tokenizer.begin_token >= 0);
+}
+
+// The defaults of generation_config.json for sampling, which transformers follows with do_sample alone.
+void add_sampling(Keys& keys, const TokenFacts& facts) {
+    const auto found = facts.files.find("generation_config.json");
+    const Json config = found == facts.files.end() ? Json() : parse_json(found->second);
+    if (!config.is_object() || config.value("do_sample", Json()) != true) return;
+    const auto is_number = [&](const char* name) { return config.contains(name) && config[name].is_number(); };
+    if (is_number("top_k")) keys.integer("general.sampling.top_k", config["top_k"].get<int32_t>());
+    for (const auto& [theirs, ours] : {std::pair{"top_p", "top_p"}, {"min_p", "min_p"}, {"temperature", "temp"}})
+        if (is_number(theirs)) keys.number(std::string("general.sampling.") + ours, config[theirs].get<double>());
+}
+
 void add_tokenizer(Keys& keys, const Kind& kind, const GptShape& s, const ByteLevelTokenizer& tokenizer,
-                   const EndToken& end) {
+                   const TokenFacts& facts) {
     if (tokenizer.tokens.empty()) {
         keys.text("tokenizer.ggml.model", "no_vocab");
         keys.count(std::string(kind.name) + ".vocab_size", s.vocab_size);
@@ -165,14 +213,12 @@ void add_tokenizer(Keys& keys, const Kind& kind, const GptShape& s, const ByteLe
     for (size_t id = 0; id < V; id++)
         put_string(keys.bytes, id < known ? tokenizer.tokens[id].text : "[PAD" + std::to_string(id) + "]");
     keys.list("tokenizer.ggml.token_type", kInt32, V);
-    for (size_t id = 0; id < V; id++)
-        put(keys.bytes, int32_t(id >= known ? kUnused : tokenizer.tokens[id].is_special ? kControl : kNormal));
+    for (size_t id = 0; id < V; id++) put(keys.bytes, int32_t(id >= known ? kUnused : type_of(tokenizer.tokens[id])));
     keys.list("tokenizer.ggml.merges", kString, tokenizer.merges.size());
     for (const std::string& merge : tokenizer.merges) put_string(keys.bytes, merge);
-    if (end.id >= 0) keys.count("tokenizer.ggml.eos_token_id", end.id);
-    const int64_t begin = tokenizer.begin_token >= 0 ? tokenizer.begin_token : end.id;
-    if (begin >= 0) keys.count("tokenizer.ggml.bos_token_id", begin);
-    keys.truth("tokenizer.ggml.add_bos_token", tokenizer.begin_token >= 0);
+    add_token_ids(keys, s, tokenizer, facts);
+    if (!facts.chat_template.empty()) keys.text("tokenizer.chat_template", facts.chat_template);
+    add_sampling(keys, facts);
 }
 
 void add_model(Keys& keys, const Kind& kind, const GptShape& s) {
@@ -196,7 +242,7 @@ void add_model(Keys& keys, const Kind& kind, const GptShape& s) {
 }  // namespace
 
 void write_gguf(const std::string& path, const StoredModel& model, DType dtype, const ByteLevelTokenizer& tokenizer,
-                const EndToken& end) {
+                const TokenFacts& facts) {
     const GptShape& s = model.shape();
     const Kind& kind = kind_of(s);
     const ParameterList list(s);
@@ -206,7 +252,7 @@ void write_gguf(const std::string& path, const StoredModel& model, DType dtype, 
     keys.count("general.file_type", dtype == DType::bf16 ? kMostlyBf16 : kAllF32);
     keys.count("general.alignment", kDataAlignment);
     add_model(keys, kind, s);
-    add_tokenizer(keys, kind, s, tokenizer, end);
+    add_tokenizer(keys, kind, s, tokenizer, facts);
 
     const std::vector<StoredTensor> stored = stored_tensors(list, family_of(s), dtype);
     const auto stored_as = [&](const Parameter& p) { return is_matrix(p) ? dtype : DType::f32; };

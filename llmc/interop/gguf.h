@@ -16,8 +16,8 @@ channels. The scaling of Llama 3.1's positions is a tensor of divisors of the fr
 #include <string>
 #include "llmc/base/dtype.h"                // DType
 #include "llmc/interop/stored_model.h"      // StoredModel
-#include "llmc/interop/tokenizer_export.h"  // ByteLevelTokenizer, EndToken
+#include "llmc/interop/tokenizer_export.h"  // ByteLevelTokenizer, TokenFacts
 
 // Without tokens the file says that it has no vocabulary. Throws an Error if llama.cpp does not support the model.
 void write_gguf(const std::string& path, const StoredModel& model, DType dtype, const ByteLevelTokenizer& tokenizer,
-                const EndToken& end);
+                const TokenFacts& facts);

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include "llmc/base/check.h"  // require, format
-#include "llmc/base/flags.h"  // Field, from_json, to_json
-#include "llmc/base/json.h"   // OrderedJson
+#include "llmc/base/check.h"      // require, format
+#include "llmc/base/flags.h"      // Field, from_json, to_json
+#include "llmc/base/json.h"       // OrderedJson
+#include "llmc/io/safetensors.h"  // in_quotes
 
 namespace {
 
@@ -48,10 +49,11 @@ struct LlamaKind {
     } otherwise;
     bool has_bias_fields[2];  // whether it has attention_bias and mlp_bias, which must be false
 };
-enum LlamaType { kLlama, kMistral, kQwen2, kQwen3, kSmolLm3 };
+enum LlamaType { kLlama, kMistral, kMinistral, kQwen2, kQwen3, kSmolLm3 };
 constexpr LlamaKind kLlamaKinds[] = {
     {"llama", "LlamaForCausalLM", {0, 0, 2048, 1e4, false}, {true, true}},
     {"mistral", "MistralForCausalLM", {8, 0, 131072, 1e4, false}, {false, false}},
+    {"ministral", "MinistralForCausalLM", {8, 0, 131072, 1e4, false}, {false, false}},
     {"qwen2", "Qwen2ForCausalLM", {32, 0, 32768, 1e4, false}, {false, false}},
     {"qwen3", "Qwen3ForCausalLM", {32, 128, 32768, 1e4, false}, {true, false}},
     {"smollm3", "SmolLM3ForCausalLM", {4, 0, 32768, 2e6, true}, {true, true}},
@@ -89,7 +91,7 @@ size_t llama_kind_of(const GptShape& s) {
     if (a.qk_rmsnorm) return kQwen3;
     if (skips_rotation) return kSmolLm3;
     if (!some) return kLlama;
-    return std::all_of(windows.begin(), windows.end(), sees_less) ? size_t(kMistral) : kNoKind;
+    return std::all_of(windows.begin(), windows.end(), sees_less) ? kMistral : kMinistral;
 }
 
 // Whether NanoChatForCausalLM can represent the model: it lacks what was later added to nanochat.
@@ -111,6 +113,31 @@ bool is_plain_nanochat(const GptShape& s) {
         if (window >= 0) return false;
     return true;
 }
+
+// Fields without an effect on what the model computes: of training, of other heads, of the program that wrote them.
+constexpr const char* kHarmless =
+    "architectures attention_dropout attn_implementation attn_pdrop auto_map bos_token_id chunk_size_feed_forward "
+    "decoder_start_token_id dtype embd_pdrop eos_token_id finetuning_task gradient_checkpointing id2label "
+    "initializer_range is_decoder is_llama_config keys_to_ignore_at_inference label2id model_type n_ctx name_or_path "
+    "num_labels output_attentions output_hidden_states output_router_logits pad_token_id prefix pretraining_tp "
+    "problem_type reorder_and_upcast_attn resid_pdrop return_dict rope_interleaved sep_token_id summary_activation "
+    "summary_first_dropout summary_proj_to_labels summary_type summary_use_proj task_specific_params "
+    "tf_legacy_loss tie_last_hidden_states tokenizer_class torch_dtype torchscript transformers_version use_bfloat16 "
+    "use_cache use_return_dict";
+// Those of generation_config.json, which older programs wrote into config.json.
+constexpr const char* kOfGeneration =
+    "assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens diversity_penalty "
+    "do_sample early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty epsilon_cutoff eta_cutoff "
+    "exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length max_new_tokens "
+    "min_length no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_beam_groups num_beams "
+    "num_return_sequences output_scores remove_invalid_values repetition_penalty return_dict_in_generate "
+    "suppress_tokens target_lookbehind temperature top_k top_p typical_p";
+// Fields that must have this value, or null, where a family does not read them.
+constexpr struct {
+    const char *name, *value;
+} kNeutral[] = {{"add_cross_attention", "false"}, {"cross_attention_hidden_size", "null"},
+                {"is_encoder_decoder", "false"},  {"partial_rotary_factor", "1.0"},
+                {"pruned_heads", "{}"},           {"tie_encoder_decoder", "false"}};
 
 // Reads the fields of transformers' config.json. Most may be absent or null and then have a default.
 class ConfigReader {
@@ -156,52 +183,21 @@ public:
         return json_[name].get<std::string>();
     }
 
-    // Throws an Error if a field is neither among those that are read nor known to have no effect on the computation.
-    void expect_only(std::initializer_list<const char*> read) const {
-        static const std::set<std::string> kOfNoMatter = {"architectures",
-                                                          "attention_dropout",
-                                                          "attn_pdrop",
-                                                          "auto_map",
-                                                          "bos_token_id",
-                                                          "chunk_size_feed_forward",
-                                                          "dtype",
-                                                          "embd_pdrop",
-                                                          "eos_token_id",
-                                                          "gradient_checkpointing",
-                                                          "id2label",
-                                                          "initializer_range",
-                                                          "is_llama_config",
-                                                          "keys_to_ignore_at_inference",
-                                                          "label2id",
-                                                          "n_ctx",
-                                                          "output_attentions",
-                                                          "output_hidden_states",
-                                                          "output_router_logits",
-                                                          "pad_token_id",
-                                                          "pretraining_tp",
-                                                          "problem_type",
-                                                          "resid_pdrop",
-                                                          "return_dict",
-                                                          "rope_interleaved",
-                                                          "summary_activation",
-                                                          "summary_first_dropout",
-                                                          "summary_proj_to_labels",
-                                                          "summary_type",
-                                                          "summary_use_proj",
-                                                          "task_specific_params",
-                                                          "torch_dtype",
-                                                          "transformers_version",
-                                                          "unsloth_version",
-                                                          "use_cache",
-                                                          "use_return_dict",
-                                                          "reorder_and_upcast_attn"};
+    // Throws an Error if a field is not `read` (names with spaces between) and could change what the model computes.
+    void expect_only(const std::string& read) const {
         for (const auto& [name, value] : json_.items()) {
-            const bool known =
-                std::any_of(read.begin(), read.end(), [&name = name](const char* one) { return name == one; });
-            require(known || kOfNoMatter.count(name) || name.starts_with("_") || name.starts_with("transformers."),
-                    "%s: \"%s\": %s: a field that Anvil does not know and that may change what the model computes; "
+            const auto* const neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),
+                                                     [&name = name](const auto& one) { return name == one.name; });
+            const bool known = has_word(read, name);
+            if (!known && neutral != std::end(kNeutral)) {
+                expect(value.is_null() || value == parse_ordered_json(neutral->value), neutral->name, neutral->value);
+                continue;
+            }
+            require(known || has_word(kHarmless, name) || has_word(kOfGeneration, name) || name.starts_with("_") ||
+                        name.starts_with("transformers.") || name.starts_with("unsloth_"),
+                    "%s: %s: %s: a field that Anvil does not know and that may change what the model computes; "
                     "remove it if it does not",
-                    where_.c_str(), name.c_str(), shown(value).c_str());
+                    where_.c_str(), in_quotes(name).c_str(), shown(value).c_str());
         }
     }
 
@@ -214,6 +210,10 @@ public:
 private:
     OrderedJson json_;
     std::string where_;
+
+    static bool has_word(const std::string& words, const std::string& word) {
+        return word.find(' ') == std::string::npos && (" " + words + " ").find(" " + word + " ") != std::string::npos;
+    }
 
     static std::string shown(const OrderedJson& value) {
         const std::string all = json_ascii(value);
@@ -236,49 +236,53 @@ GptShape read_gpt2(const ConfigReader& config) {
                   "activation_function", "gelu_new");
     config.expect(config.truth("scale_attn_weights", true), "scale_attn_weights", "true");
     config.expect(!config.truth("scale_attn_by_inverse_layer_idx", false), "scale_attn_by_inverse_layer_idx", "false");
-    config.expect(!config.truth("add_cross_attention", false), "add_cross_attention", "false");
-    config.expect_only({"model_type", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner",
-                        "layer_norm_epsilon", "tie_word_embeddings", "activation_function", "scale_attn_weights",
-                        "scale_attn_by_inverse_layer_idx", "add_cross_attention"});
+    config.expect_only(
+        "n_layer n_head n_embd n_positions vocab_size n_inner layer_norm_epsilon tie_word_embeddings "
+        "activation_function scale_attn_weights scale_attn_by_inverse_layer_idx");
     return s;
 }
 
-// The frequencies: rope_scaling up to transformers 4, rope_parameters since 5. If both exist, the older name takes
-// precedence, as in transformers.
+// The frequencies: rope_scaling up to transformers 4, rope_parameters since 5. If both exist, the older name alone
+// counts, as in transformers, unless it is empty.
 void read_rotation(const ConfigReader& config, RotaryOptions& rotary, int64_t positions) {
     rotary.base = config.number("rope_theta", rotary.base);
-    for (const char* name : {"rope_parameters", "rope_scaling"}) {
-        if (!config.has(name)) continue;
-        const OrderedJson& rope = config.value(name);
-        config.expect(rope.is_object(), name, "an object");
-        const OrderedJson type = rope.value("rope_type", rope.value("type", OrderedJson("default")));
-        config.expect(type == "default" || type == "llama3", name, "rope_type default or llama3");
-        const auto number = [&](const char* field, double otherwise) {
-            if (!rope.contains(field)) config.expect(otherwise > 0, name, format("a number \"%s\"", field).c_str());
-            return rope.contains(field) ? config.positive(rope[field], field) : otherwise;
-        };
-        rotary.base = number("rope_theta", rotary.base);
-        std::set<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-        config.expect(number("partial_rotary_factor", 1) == 1, name, "partial_rotary_factor 1");
-        rotary.scaling = {};
-        if (type == "llama3") {
-            rotary.scaling = {.factor = number("factor", 0),
-                              .low_turns = number("low_freq_factor", 0),
-                              .high_turns = number("high_freq_factor", 0),
-                              .original_length = number("original_max_position_embeddings", double(positions))};
-            const RotaryScaling& s = rotary.scaling;
-            config.expect(s.factor >= 1 && s.factor <= kMostFactor, name, "a factor from 1 to 1e6");
-            config.expect(s.low_turns < s.high_turns && s.high_turns <= kMostFactor, name,
-                          "low_freq_factor below high_freq_factor, at most 1e6");
-            config.expect(s.original_length >= 1 && s.original_length <= kMostLength, name,
-                          "original_max_position_embeddings from 1 to 1e9");
-            if (s.factor == 1) rotary.scaling = {};
-            known.insert({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
-        }
-        for (const auto& [field, value] : rope.items())
-            config.expect(known.count(field) > 0, name, format("no field \"%s\"", field.c_str()).c_str());
+    const bool is_older = config.has("rope_scaling") && config.value("rope_scaling") != OrderedJson::object();
+    const char* const name = is_older ? "rope_scaling" : "rope_parameters";
+    if (!config.has(name)) return;
+    const OrderedJson& rope = config.value(name);
+    config.expect(rope.is_object(), name, "an object");
+    const OrderedJson type = rope.value("rope_type", rope.value("type", OrderedJson("default")));
+    config.expect(type == "default" || type == "llama3", name, "rope_type default or llama3");
+    const auto number = [&](const char* field, double otherwise) {
+        if (!rope.contains(field)) config.expect(otherwise > 0, name, format("a number \"%s\"", field).c_str());
+        return rope.contains(field) ? config.positive(rope[field], field) : otherwise;
+    };
+    rotary.base = number("rope_theta", rotary.base);
+    std::set<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+    config.expect(number("partial_rotary_factor", 1) == 1, name, "partial_rotary_factor 1");
+    if (type == "llama3") {
+        rotary.scaling = {.factor = number("factor", 0),
+                          .low_turns = number("low_freq_factor", 0),
+                          .high_turns = number("high_freq_factor", 0),
+                          .original_length = number("original_max_position_embeddings", double(positions))};
+        const RotaryScaling& s = rotary.scaling;
+        config.expect(s.factor >= 1 && s.factor <= kMostFactor, name, "a factor from 1 to 1e6");
+        config.expect(s.low_turns < s.high_turns && s.high_turns <= kMostFactor, name,
+                      "low_freq_factor below high_freq_factor, at most 1e6");
+        config.expect(s.original_length >= 1 && s.original_length <= kMostLength, name,
+                      "original_max_position_embeddings from 1 to 1e9");
+        if (s.factor == 1) rotary.scaling = {};
+        known.insert({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
     }
+    for (const auto& [field, value] : rope.items())
+        config.expect(known.count(field) > 0, name, format("no field \"%s\"", field.c_str()).c_str());
 }
+
+// What Llama's successors and NanoChat share.
+constexpr const char* kFieldsOfLlama =
+    "num_hidden_layers num_attention_heads num_key_value_heads hidden_size head_dim intermediate_size "
+    "max_position_embeddings vocab_size rms_norm_eps tie_word_embeddings rope_theta rope_scaling rope_parameters "
+    "attention_bias hidden_act";
 
 // Sizes by Llama's names, which its successors share.
 void read_sizes(const ConfigReader& config, GptShape& s, const LlamaKind& kind) {
@@ -316,26 +320,30 @@ bool read_layers(const ConfigReader& config, const char* name, int64_t num_layer
 // sliding_window includes the token itself, short_window does not.
 void read_windows(const ConfigReader& config, GptShape& s, size_t kind) {
     Architecture& a = s.architecture;
-    const bool is_asked = kind == kMistral || config.truth("use_sliding_window", false);
+    const bool is_mistral = kind == kMistral || kind == kMinistral;
+    const bool is_asked = is_mistral || config.truth("use_sliding_window", false);
     int64_t window = 0;  // none
     if (is_asked && kind != kLlama && !config.is_null("sliding_window")) {
         window = kind == kSmolLm3 ? config.count_or("sliding_window", 0) : config.count_or("sliding_window", 4096);
         config.expect(window != 1, "sliding_window", "at least 2");
     }
-    if (window >= s.max_seq_len) window = 0;
     std::string letters;
     const bool is_listed = read_layers(config, "layer_types", s.num_layers,
                                        "full_attention or sliding_attention for each layer", [&](const OrderedJson& t) {
                                            letters += t == "sliding_attention" ? 'S' : 'L';
                                            return t == "sliding_attention" || t == "full_attention";
                                        });
-    if (kind == kMistral) letters = std::string(size_t(s.num_layers), 'S');
-    if (kind != kMistral && !is_listed) {
+    // Llama's class passes the list over; the others fail with it.
+    config.expect(window > 0 || kind == kLlama || letters.find('S') == std::string::npos, "layer_types",
+                  is_mistral ? "full_attention, as there is no sliding_window"
+                             : "full_attention, as there is no sliding_window with use_sliding_window");
+    if (is_mistral && !is_listed) letters = std::string(size_t(s.num_layers), 'S');
+    if (!is_mistral && !is_listed) {
         const int64_t first = config.has("max_window_layers") ? config.count("max_window_layers", kMostSize, 0) : 28;
         for (int64_t l = 0; l < s.num_layers; l++)
             letters += (kind == kSmolLm3 ? !rotates(a, l) : l >= first) ? 'S' : 'L';
     }
-    if (window == 0 || letters.find('S') == std::string::npos) return;
+    if (window == 0 || window >= s.max_seq_len || letters.find('S') == std::string::npos) return;
     a.short_window = window - 1;
     a.full_last_layer = letters.back() == 'L';
     a.windows = letters.find('L') == std::string::npos ? "S" : letters;
@@ -345,7 +353,8 @@ GptShape read_llama(const ConfigReader& config, size_t kind) {
     GptShape s{};
     Architecture& a = s.architecture = find_architecture("llama");
     read_sizes(config, s, kLlamaKinds[kind]);
-    config.expect(config.text("hidden_act", "silu") == "silu", "hidden_act", "silu");
+    const std::string activation = config.text("hidden_act", "silu");
+    config.expect(activation == "silu" || activation == "swish", "hidden_act", "silu");
     config.expect(!config.truth("mlp_bias", false), "mlp_bias", "false");
     a.qkv_biases = kind == kQwen2;
     a.qk_rmsnorm = kind == kQwen3;
@@ -362,12 +371,10 @@ GptShape read_llama(const ConfigReader& config, size_t kind) {
         if (letters.find('N') != std::string::npos) a.rotary_layers = letters;
     }
     read_windows(config, s, kind);
-    config.expect_only({"model_type",   "num_hidden_layers", "num_attention_heads",   "num_key_value_heads",
-                        "hidden_size",  "head_dim",          "intermediate_size",     "max_position_embeddings",
-                        "vocab_size",   "rms_norm_eps",      "tie_word_embeddings",   "rope_theta",
-                        "rope_scaling", "rope_parameters",   "attention_bias",        "mlp_bias",
-                        "hidden_act",   "sliding_window",    "use_sliding_window",    "max_window_layers",
-                        "layer_types",  "no_rope_layers",    "no_rope_layer_interval"});
+    config.expect_only(
+        kFieldsOfLlama +
+        std::string(" mlp_bias sliding_window use_sliding_window max_window_layers layer_types no_rope_layers "
+                    "no_rope_layer_interval"));
     return s;
 }
 
@@ -380,23 +387,25 @@ GptShape read_nanochat(const ConfigReader& config) {
     static constexpr LlamaKind kNanochat = {"nanochat", "NanoChatForCausalLM", {0, 0, 2048, 1e4, false}, {true, false}};
     read_sizes(config, s, kNanochat);
     config.expect(s.query_channels() == s.channels, "head_dim", "hidden_size / num_attention_heads");
-    config.expect(a.rotary.scaling.factor == 1, "rope_scaling", "rope_type default");
+    config.expect(a.rotary.scaling.factor == 1, config.has("rope_scaling") ? "rope_scaling" : "rope_parameters",
+                  "rope_type default");
     a.rotary.eps = float(a.norm_eps);
     a.softcap.limit = float(config.number("final_logit_softcapping", 15));
     if (config.is_null("final_logit_softcapping")) a.softcap = {};
     config.expect(config.text("hidden_act", "relu2") == "relu2", "hidden_act", "relu2");
-    config.expect_only({"model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size",
-                        "head_dim", "intermediate_size", "max_position_embeddings", "vocab_size", "rms_norm_eps",
-                        "tie_word_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "attention_bias",
-                        "hidden_act", "final_logit_softcapping"});
+    config.expect_only(kFieldsOfLlama + std::string(" final_logit_softcapping"));
     return s;
 }
 
-GptShape read_anvil(const std::string& text, const std::string& where) {
+GptShape read_anvil(const ConfigReader& config, const std::string& text, const std::string& where) {
     GptShape s{};
     from_json(size_fields(s), text, where);
     ArchitectureFields parts(s.architecture);
     from_older_json(more_fields(s, parts), text, where);  // the model lacks the parts that are missing
+    std::string known = "tie_word_embeddings";            // transformers writes it; tied-head is what counts
+    for (const std::vector<Field>& some : {size_fields(s), more_fields(s, parts)})
+        for (const Field& field : some) known += std::string(" ") + field.name;
+    config.expect_only(known);
     s.architecture = parts.architecture();
     return s;
 }
@@ -463,9 +472,8 @@ OrderedJson llama_config(const GptShape& s) {
     }
     config["sliding_window"] = longest < 0 ? OrderedJson() : OrderedJson(longest + 1);
     if (type == kMistral) return config;
-    config["use_sliding_window"] = longest >= 0;
+    if (type != kMinistral) config["use_sliding_window"] = longest >= 0;
     config["layer_types"] = layers;
-    config["pad_token_id"] = nullptr;  // the default of SmolLM3 is 128004
     return config;
 }
 
@@ -477,9 +485,14 @@ OrderedJson nanochat_config(const GptShape& s) {
                    {"final_logit_softcapping", s.architecture.softcap.kind == Softcap::Kind::none
                                                    ? OrderedJson()
                                                    : OrderedJson(s.architecture.softcap.limit)},
-                   {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", s.architecture.rotary.base}}},
-                   {"pad_token_id", nullptr}});  // the default of transformers is 1
+                   {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", s.architecture.rotary.base}}}});
     return config;
+}
+
+// null, one id, or a list.
+OrderedJson json_of(const std::vector<int64_t>& ids) {
+    if (ids.empty()) return {};
+    return ids.size() == 1 ? OrderedJson(ids[0]) : OrderedJson(ids);
 }
 
 }  // namespace
@@ -509,7 +522,7 @@ const char* export_advice(const GptShape& s) {
                                               : "use --format hf";
 }
 
-std::string model_config(const GptShape& s, DType dtype, int64_t end_token, const std::string& code) {
+std::string model_config(const GptShape& s, DType dtype, const TokenIds& tokens, const std::string& code) {
     const std::string stored_as = dtype == DType::bf16 ? "bfloat16" : "float32";
     const ModelFamily family = family_of(s);
     OrderedJson config;
@@ -532,11 +545,10 @@ std::string model_config(const GptShape& s, DType dtype, int64_t end_token, cons
                                                 : nanochat_config(s);
         config["tie_word_embeddings"] = s.architecture.tied_head;
     }
-    if (family != ModelFamily::anvil || !code.empty()) {
-        // Without these fields, transformers uses the tokens of GPT-2 and Llama.
-        const OrderedJson end = end_token >= 0 ? OrderedJson(end_token) : OrderedJson();
-        config["bos_token_id"] = config["eos_token_id"] = end;
-    }
+    // Without these fields, transformers uses the tokens of GPT-2, Llama, ...
+    config["bos_token_id"] = json_of(tokens.begin);
+    config["eos_token_id"] = json_of(tokens.end);
+    config["pad_token_id"] = json_of(tokens.pad);
     config["torch_dtype"] = stored_as;
     return json_text(config, 2) + "\n";
 }
@@ -544,13 +556,15 @@ std::string model_config(const GptShape& s, DType dtype, int64_t end_token, cons
 ConfiguredModel read_model_config(const std::string& text, const std::string& where) {
     const ConfigReader config(text, where);
     const std::string type = config.text("model_type", "none");
-    const size_t kind = llama_kind_named(type);
+    size_t kind = llama_kind_named(type);
+    // As transformers reads it, whatever the list is.
+    if (kind == kMistral && (config.has("layer_types") || config.is_null("layer_types"))) kind = kMinistral;
     config.expect(type == "gpt2" || kind != kNoKind || type == "nanochat" || type == "anvil", "model_type",
-                  "one of gpt2, llama, mistral, qwen2, qwen3, smollm3, nanochat, anvil");
+                  "one of gpt2, llama, mistral, ministral, qwen2, qwen3, smollm3, nanochat, anvil");
     ConfiguredModel model = type == "gpt2"       ? ConfiguredModel{read_gpt2(config), ModelFamily::gpt2}
                             : kind != kNoKind    ? ConfiguredModel{read_llama(config, kind), ModelFamily::llama}
                             : type == "nanochat" ? ConfiguredModel{read_nanochat(config), ModelFamily::nanochat}
-                                                 : ConfiguredModel{read_anvil(text, where), ModelFamily::anvil};
+                                                 : ConfiguredModel{read_anvil(config, text, where), ModelFamily::anvil};
     const GptShape& s = model.shape;
     require((s.head_channels > 0 || s.channels % s.num_heads == 0) && s.num_heads % s.kv_heads() == 0,
             "%s: %ld channels, %ld heads, %ld of keys and values: expected each to be a multiple of the next",

@@ -1,12 +1,21 @@
 // See tokenizer_export.h.
 #include "llmc/interop/tokenizer_export.h"
+#include <algorithm>
+#include <filesystem>
 #include "llmc/base/check.h"              // Error
+#include "llmc/base/file.h"               // read_file
 #include "llmc/base/json.h"               // Json, OrderedJson
 #include "llmc/data/bpe.h"                // Bpe
 #include "llmc/data/chat_style.h"         // jinja_of
 #include "llmc/data/tokenizer_formats.h"  // read_tokenizer_json
 
+namespace fs = std::filesystem;
+
 namespace {
+
+constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kGenerationConfig = "generation_config.json";
+constexpr const char* kTokenFiles[] = {kTokenizerConfig, kGenerationConfig, "special_tokens_map.json",
+                                       kChatTemplateFile};
 
 // Null if there is no such key.
 Json part(const Json& object, const char* name) {
@@ -29,6 +38,36 @@ std::vector<Added> added_tokens(const Json& file) {
             all.push_back({content.get<std::string>(), id.get<int64_t>(), part(token, "special") == true});
     }
     return all;
+}
+
+// One id or a list of them.
+std::vector<int64_t> ids_in(const Json& value) {
+    std::vector<int64_t> ids;
+    for (const Json& id : value.is_array() ? value : Json::array({value}))
+        if (id.is_number_unsigned() && id.get<uint64_t>() < (1u << 24)) ids.push_back(id.get<int64_t>());
+    return ids;
+}
+
+std::vector<int64_t> once_each(const std::vector<int64_t>& ids) {
+    std::vector<int64_t> once;
+    for (const int64_t id : ids)
+        if (id >= 0 && std::find(once.begin(), once.end(), id) == once.end()) once.push_back(id);
+    return once;
+}
+
+// The chat template in a tokenizer_config.json: text, or the one named default in a list.
+std::string template_in(const std::string& config) {
+    const Json value = part(parse_json(config), "chat_template");
+    if (value.is_string()) return value;
+    if (value.is_array())
+        for (const Json& named : value)
+            if (part(named, "name") == "default" && part(named, "template").is_string()) return named["template"];
+    return "";
+}
+
+bool has_nanochat_tokens(const std::vector<Added>& added) {
+    return std::any_of(added.begin(), added.end(),
+                       [](const Added& token) { return token.text == "<|assistant_end|>"; });
 }
 
 // The special token that a post-processor puts before every text; -1: none.
@@ -87,20 +126,104 @@ std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_toke
     return json_text(config, 2) + "\n";
 }
 
-int64_t find_end_of_answer(const std::string& tokenizer_json, bool has_template) {
-    for (const Added& token : added_tokens(parse_json(tokenizer_json)))
-        if (token.text == "<|assistant_end|>" ||
-            (has_template && (token.text == "<|im_end|>" || token.text == "<|eot_id|>")))
-            return token.id;
+int64_t find_end_of_answer(const std::string& tokenizer_json, const std::string& chat_template) {
+    const std::vector<Added> added = added_tokens(parse_json(tokenizer_json));
+    for (const char* text : {"<|assistant_end|>", "<|im_end|>", "<|eot_id|>"})
+        for (const Added& token : added)
+            if (token.text == text && chat_template.find(text) != std::string::npos) return token.id;
     return -1;
 }
 
-std::string with_chat_template(const std::string& config, const std::string& tokenizer_json) {
-    OrderedJson object = parse_ordered_json(config);
-    if (!object.is_object() || object.contains("chat_template") || find_end_of_answer(tokenizer_json) < 0)
-        return config;
-    object["chat_template"] = jinja_of({.name = "nanochat"}, "<|bos|>");
-    return json_text(object, 2) + "\n";
+TokenFacts read_token_facts(const std::string& folder, const std::string& tokenizer_json, int64_t max_tokens,
+                            const std::string& chat_template) {
+    TokenFacts facts;
+    std::error_code ignored;
+    const auto text_of = [&](const std::string& file) {
+        const std::string path = folder + "/" + file;
+        return !folder.empty() && fs::exists(path, ignored) ? read_file(path) : "";
+    };
+    const Json config = parse_json(text_of("config.json"));
+    if (!tokenizer_json.empty()) facts.files["tokenizer.json"] = tokenizer_json;
+    if (!tokenizer_json.empty())
+        for (const char* name : kTokenFiles)
+            if (const std::string text = text_of(name); !text.empty()) facts.files[name] = text;
+    const std::vector<Added> added = added_tokens(parse_json(tokenizer_json));
+    // tokenizer_config.json takes precedence over the older special_tokens_map.json.
+    const auto named = [&](const std::string& name) -> std::vector<int64_t> {
+        for (const char* file : {kTokenizerConfig, "special_tokens_map.json"}) {
+            const Json entry = facts.files.count(file) ? part(parse_json(facts.files[file]), name.c_str()) : Json();
+            const Json text = entry.is_object() ? part(entry, "content") : entry;
+            for (const Added& token : added)
+                if (text == token.text) return {token.id};
+        }
+        return {};
+    };
+    bool is_said = false;
+    const auto ids = [&](const std::string& name) {
+        const std::string key = name + "_id";
+        const bool has_key = config.is_object() && config.contains(key);
+        const std::vector<int64_t> found = has_key ? ids_in(config[key]) : named(name);
+        is_said |= has_key || !found.empty();
+        return found;
+    };
+    facts.ids = {ids("bos_token"), ids("eos_token"), ids("pad_token")};
+    if (const std::vector<int64_t> end = named("eos_token"); !end.empty()) facts.text_end = end[0];
+    if (!is_said)
+        if (const EndToken end = find_end_token(tokenizer_json); end.id >= 0)
+            facts.ids.begin = facts.ids.end = {facts.text_end = end.id};
+    if (tokenizer_json.empty()) return facts;
+
+    std::string& beside = facts.files[kTokenizerConfig];
+    if (beside.empty()) beside = tokenizer_config(tokenizer_json, max_tokens);
+    const auto set_template = [&](const OrderedJson& text) {
+        OrderedJson object = parse_ordered_json(beside);
+        if (!object.is_object() || object.contains("chat_template") == text.is_string()) return;
+        if (text.is_string())
+            object["chat_template"] = text;
+        else
+            object.erase("chat_template");
+        beside = json_text(object, 2) + "\n";
+    };
+    facts.chat_template = facts.files.count(kChatTemplateFile) ? facts.files[kChatTemplateFile] : template_in(beside);
+    bool is_complete = facts.files.count(kGenerationConfig) > 0;
+    if (!chat_template.empty() && chat_template != facts.chat_template) {
+        facts.files[kChatTemplateFile] = facts.chat_template = chat_template;
+        set_template({});
+        is_complete = false;
+    }
+    if (facts.chat_template.empty() && has_nanochat_tokens(added)) {
+        facts.chat_template = jinja_of({.name = "nanochat"}, "<|bos|>");
+        set_template(facts.chat_template);
+    }
+    std::vector<int64_t> ends = {find_end_of_answer(tokenizer_json, facts.chat_template), facts.text_end};
+    ends.insert(ends.end(), facts.ids.end.begin(), facts.ids.end.end());
+    ends = once_each(ends);
+    if (is_complete || ends.empty()) return facts;
+    OrderedJson generation = parse_ordered_json(facts.files[kGenerationConfig]);  // with its defaults for sampling
+    if (!generation.is_object()) generation = OrderedJson::object();
+    if (!facts.ids.begin.empty()) generation["bos_token_id"] = facts.ids.begin[0];
+    generation["eos_token_id"] = ends.size() == 1 ? OrderedJson(ends[0]) : OrderedJson(ends);
+    if (!facts.ids.pad.empty()) generation["pad_token_id"] = facts.ids.pad[0];
+    facts.files[kGenerationConfig] = json_text(generation, 2) + "\n";
+    return facts;
+}
+
+bool same_added_tokens(const std::string& a, const std::string& b) {
+    const auto sorted = [](const std::string& json) {
+        std::map<int64_t, std::string> texts;
+        for (const Added& token : added_tokens(parse_json(json))) texts[token.id] = token.text;
+        return texts;
+    };
+    return sorted(a) == sorted(b);
+}
+
+std::vector<int64_t> all_ends(const TokenFacts& facts) {
+    const auto generation = facts.files.find(kGenerationConfig);
+    std::vector<int64_t> ends;
+    if (generation != facts.files.end()) ends = ids_in(part(parse_json(generation->second), "eos_token_id"));
+    ends.insert(ends.end(), facts.ids.end.begin(), facts.ids.end.end());
+    ends.push_back(facts.text_end);
+    return once_each(ends);
 }
 
 ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json) {
@@ -126,14 +249,9 @@ ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json) {
     if (tokenizer.pre.empty()) return refuse("it cuts text in a way that llama.cpp has no name for");
     tokenizer.begin_token = find_begin_token(file);
 
-    std::vector<Added> all;
     for (const auto& [text, id] : vocab.items())
-        if (id.is_number_unsigned() && id.get<uint64_t>() < (1u << 24)) all.push_back({text, id.get<int64_t>(), false});
-    for (const Added& token : added_tokens(file)) all.push_back(token);
-    for (const Added& token : all) {
-        if (size_t(token.id) >= tokenizer.tokens.size()) tokenizer.tokens.resize(size_t(token.id) + 1);
-        tokenizer.tokens[size_t(token.id)] = {token.text, token.is_special};
-    }
+        if (id.is_number_unsigned() && id.get<uint64_t>() < (1u << 24)) tokenizer.put(id.get<int64_t>(), {text});
+    for (const Added& token : added_tokens(file)) tokenizer.put(token.id, {token.text, true, token.is_special});
     for (const ByteLevelTokenizer::Token& token : tokenizer.tokens)
         if (token.text.empty()) return refuse("its ids have gaps");
     return tokenizer;

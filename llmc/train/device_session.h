@@ -485,6 +485,6 @@ private:
         state_.data_key = data_key_;
         state_.micro_batches = balance_.saved();
         state_.data = ends_by_data_ ? start_of(state_.step).data : data_.train->state();
-        return {run_.tokenizer.json, run_.tokenizer.chat_template, state_, asked()};
+        return {run_.tokenizer.facts, state_, asked()};
     }
 };

@@ -68,6 +68,7 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
         const bool is_assumed = flags.dry_run && assumes_vocabulary(flags) && !request.resumed() && !request.source;
         const GptShape found = find_shape(request, is_assumed ? kDepthVocabSize : tokenizer.vocab_size());
         check_heads<T>(device, found);
+        if (flags.trains()) tokenizer.find_facts(request, found.max_seq_len);
         return found;
     });
     share_errors(world.ranks, [&] {

@@ -3,7 +3,7 @@ A checkpoint's content: weights and state of one step, copied to host memory. Tr
 writes it.
 
   Snapshot<Device, T> snapshot(ranks, model, sharded);
-  snapshot.take({tokenizer_json, chat_template, state, flags});
+  snapshot.take({token_facts, state, flags});
   snapshot.write_model(part);        rank 0: writes the model and all small files into a CheckpointPart
   snapshot.write_shard(part);        every rank: writes its part of the optimizer's state
 */
@@ -15,19 +15,18 @@ writes it.
 #include <vector>
 #include "llmc/base/memory.h"               // aligned
 #include "llmc/comm/ranks.h"                // Ranks
-#include "llmc/data/chat_style.h"           // kChatTemplateFile
-#include "llmc/interop/tokenizer_export.h"  // tokenizer_config
+#include "llmc/interop/tokenizer_export.h"  // TokenFacts
 #include "llmc/io/checkpoint.h"             // CheckpointPart
 #include "llmc/train/checkpointing.h"       // RunState, saved_parts
 
 struct SavedTexts {
-    std::string tokenizer_json, chat_template, state_json, flags_json;
+    TokenFacts tokens;
+    std::string state_json, flags_json;
     int64_t best_step = -1;  // the state's
 
     SavedTexts() = default;
-    SavedTexts(const std::string& tokenizer_json, const std::string& chat_template, RunState state, RunFlags flags)
-        : tokenizer_json(tokenizer_json),
-          chat_template(chat_template),
+    SavedTexts(const TokenFacts& tokens, RunState state, RunFlags flags)
+        : tokens(tokens),
           state_json(to_json(state.fields(), 2) + "\n"),
           flags_json(to_json(flags.fields(), 2) + "\n"),
           best_step(state.best.step) {}
@@ -85,14 +84,9 @@ public:
         });
         std::vector<std::vector<Tensor>> all;
         for (int r = 0; r < ranks_.world_size; r++) all.push_back(tensors_of(saved_parts(sharded_, r)));
-        const std::string& tokenizer = texts_.tokenizer_json;
         to.add_text(std::string(kOptimizerStem) + ".safetensors.index.json", shard_index(kOptimizerStem, all));
-        to.add_text("config.json", model_config(model_.shape, dtype, find_end_token(tokenizer).id));
-        if (!tokenizer.empty()) {
-            to.add_text("tokenizer.json", tokenizer);
-            to.add_text("tokenizer_config.json", tokenizer_config(tokenizer, model_.shape.max_seq_len));
-            if (!texts_.chat_template.empty()) to.add_text(kChatTemplateFile, texts_.chat_template);
-        }
+        to.add_text("config.json", model_config(model_.shape, dtype, texts_.tokens.ids));
+        for (const auto& [name, text] : texts_.tokens.files) to.add_text(name, text);
         to.add_text(kStateFile, texts_.state_json);
         to.add_text(kRunFlagsFile, texts_.flags_json);
     }

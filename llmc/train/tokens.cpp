@@ -83,6 +83,14 @@ KnownTokenizer::KnownTokenizer(const RunRequest& request) {
         chat_template = request.checkpoint_file(kChatTemplateFile);
 }
 
+void KnownTokenizer::find_facts(const RunRequest& request, int64_t max_tokens) {
+    const std::string& folder = request.path();
+    const std::string own = folder.empty() ? "" : if_there(folder + "/tokenizer.json");
+    const std::string theirs = own.empty() ? "" : read_file(own);
+    const bool is_same = theirs.empty() == json.empty() && same_added_tokens(theirs, json);
+    facts = read_token_facts(is_same ? folder : "", is_same ? theirs : json, max_tokens, chat_template);
+}
+
 int first_difference(const Tokenizer& a, const Tokenizer& b) {
     // Older versions wrote all added tokens as special ones.
     const auto bytes_of = [](const Tokenizer& tokenizer) {

@@ -8,18 +8,24 @@ another tokenizer learns from noise, and the loss does not show it.
 #pragma once
 #include <optional>
 #include <string>
-#include "llmc/data/tokenizer.h"     // Tokenizer
-#include "llmc/train/run_request.h"  // RunRequest
+#include "llmc/data/tokenizer.h"            // Tokenizer
+#include "llmc/interop/tokenizer_export.h"  // TokenFacts
+#include "llmc/train/run_request.h"         // RunRequest
 
 // The tokenizer of --tokenizer, or the one beside the data. With the command `eval`, if neither exists, the
 // checkpoint's.
 struct KnownTokenizer {
     std::optional<Tokenizer> tokenizer;
     std::string path;           // empty: no tokenizer is known
-    std::string json;           // the content of its file, which is saved in checkpoints
-    std::string chat_template;  // the format of conversations, saved as well; empty: none
+    std::string json;           // the content of its file
+    std::string chat_template;  // the format of conversations; empty: none
+
+    TokenFacts facts;  // what checkpoints say of it
 
     explicit KnownTokenizer(const RunRequest& request);
+    // After check_tokens(): what the initial model or the checkpoint says, if it has the same special tokens. Its
+    // tokenizer.json may say more than the one beside the data.
+    void find_facts(const RunRequest& request, int64_t max_tokens);
     int vocab_size() const { return tokenizer ? tokenizer->vocab_size() : 0; }
 };
 

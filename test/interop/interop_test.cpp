@@ -185,7 +185,8 @@ TEST_CASE("a successor of Llama is written as the class that has its switches", 
         change(shape.architecture);
         return type_of(shape);
     };
-    CHECK(changed([](Architecture& a) { a.windows = "S", a.short_window = 2; }) == "anvil");  // the last layer is full
+    // The last layer sees all.
+    CHECK(changed([](Architecture& a) { a.windows = "S", a.short_window = 2; }) == "ministral");
     CHECK(changed([](Architecture& a) { a.qkv_biases = a.qk_rmsnorm = true; }) == "anvil");
     CHECK(changed([](Architecture& a) { a.qkv_biases = true, a.rotary_layers = "RN"; }) == "anvil");
     CHECK(changed([](Architecture& a) { a.qkv_biases = true, a.windows = "S", a.short_window = 2; }) == "qwen2");
@@ -210,7 +211,7 @@ TEST_CASE("what a config of Llama's successors leaves out has that family's defa
     CHECK(shape_without("smollm3", {"tie_word_embeddings"}).architecture.tied_head);
     CHECK(shape_without("qwen2", {"max_position_embeddings"}).max_seq_len == 32768);
     CHECK(shape_without("smollm3", {"no_rope_layers"}).architecture.rotary_layers == "RRRNR");
-    CHECK(shape_without("qwen2", {"use_sliding_window"}).architecture.windows == "L");
+    CHECK(shape_without("qwen2", {"use_sliding_window", "layer_types"}).architecture.windows == "L");
     const Architecture a = shape_without("qwen2", {"layer_types"}).architecture;
     CHECK((a.windows == "LS" && a.short_window == 1 && !a.full_last_layer));
     CHECK(shape_without("qwen2", {"layer_types", "max_window_layers"}).architecture.windows == "L");
@@ -299,8 +300,10 @@ TEST_CASE("tokenizers for other programs", "[interop]") {
     CHECK(end.text == "<|endoftext|>");
     REQUIRE((end.id >= 0 && size_t(end.id) < tokenizer.tokens.size()));
     CHECK(tokenizer.tokens[size_t(end.id)].text == end.text);
-    for (size_t id = 0; id < tokenizer.tokens.size(); id++)
+    for (size_t id = 0; id < tokenizer.tokens.size(); id++) {
         CHECK(tokenizer.tokens[id].is_special == (int64_t(id) == end.id));
+        CHECK(tokenizer.tokens[id].is_added == (int64_t(id) == end.id));
+    }
     const json config = json::parse(tokenizer_config(gpt2, 77));
     CHECK(config["eos_token"] == end.text);
     CHECK(config["model_max_length"] == 77);
@@ -331,11 +334,181 @@ TEST_CASE("tokenizers for other programs", "[interop]") {
     CHECK(!json::parse(tokenizer_config("", 8)).contains("eos_token"));
 
     const std::string nanochat = read_file("test/fixtures/tokenizers/nanochat.json");
-    CHECK(find_end_of_answer(gpt2) == -1);
-    CHECK(with_chat_template("{}", gpt2) == "{}");
-    CHECK(find_end_of_answer(nanochat) == 4);
-    CHECK(contains(json::parse(with_chat_template("{}", nanochat))["chat_template"], "<|user_start|>"));
-    CHECK(with_chat_template("{\"chat_template\": \"mine\"}", nanochat) == "{\"chat_template\": \"mine\"}");
+    CHECK(find_end_of_answer(gpt2, "<|im_end|>") == -1);
+    CHECK(find_end_of_answer(nanochat, "") == -1);
+    CHECK(find_end_of_answer(nanochat, "<|assistant_end|>") == 4);
+    CHECK(read_token_facts("", "", 8).files.empty());
+    CHECK(read_token_facts("", gpt2, 8).chat_template == "");
+    const TokenFacts facts = read_token_facts("", nanochat, 8);
+    const json said = json::parse(facts.files.at("tokenizer_config.json"));
+    CHECK(said["chat_template"] == facts.chat_template);
+    CHECK(said["model_max_length"] == 8);
+    CHECK(contains(facts.chat_template, "<|user_start|>"));
+    CHECK(json::parse(facts.files.at("generation_config.json"))["eos_token_id"] == json{4, facts.ids.end[0]});
+}
+
+// The 32 bits of a key's value in a GGUF file; -1: there is no such key.
+int64_t gguf_value(const std::string& content, const std::string& key, size_t skipped_bytes = 0) {
+    const size_t at = content.find(key);
+    if (at == std::string::npos) return -1;
+    int32_t value;
+    std::memcpy(&value, content.data() + at + key.size() + 4 + skipped_bytes, 4);
+    return value;
+}
+
+TEST_CASE("exports keep what the source says of its tokens", "[interop]") {
+    const Copy copy("llama");  // with 37 tokens
+    json tokenizer = {{"model", {{"type", "BPE"}, {"vocab", json::object()}, {"merges", json::array()}}},
+                      {"decoder", {{"type", "ByteLevel"}}},
+                      {"added_tokens", json::array()}};
+    for (int id = 0; id < 30; id++) tokenizer["model"]["vocab"][std::string(1, char('A' + id))] = id;
+    for (const char* text : {"<s>", "</s>", "<|end_of_text|>", "<pad>", "<|eot_id|>", "<think>"}) {
+        const size_t id = 30 + tokenizer["added_tokens"].size();
+        tokenizer["added_tokens"].push_back({{"id", id}, {"content", text}, {"special", id < 35}});
+    }
+    put_file(copy.path + "/tokenizer.json", tokenizer.dump());
+    const std::string chat_template = "{{ bos_token }}{{ messages[0].content }}<|eot_id|>";
+    const json tokenizer_config = {
+        {"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}, {"chat_template", chat_template}};
+    put_file(copy.path + "/tokenizer_config.json", tokenizer_config.dump());
+    const std::string generation = R"({"eos_token_id": [32, 34], "do_sample": true, "temperature": 0.5, "top_k": 7})";
+    put_file(copy.path + "/generation_config.json", generation);
+    const auto say = [&](const json& begin, const json& end, const json& pad) {
+        copy.change_config([&](json& config) {
+            config["bos_token_id"] = begin, config["eos_token_id"] = end, config["pad_token_id"] = pad;
+        });
+    };
+    say(30, {32, 34}, 33);
+    int exports = 0;
+    const auto exported = [&](const char* format_name, const char* file) {
+        const std::string out = copy.scratch / std::to_string(exports++);
+        export_model(StoredModel(copy.path), format_name, out, DType::f32);
+        return fs::exists(out + "/" + file) ? read_file(out + "/" + file) : "";
+    };
+    const auto config_ids = [&] {
+        const json config = json::parse(exported("hf", "config.json"));
+        return json{config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]};
+    };
+    CHECK(config_ids() == json{30, {32, 34}, 33});
+    CHECK(exported("hf", "generation_config.json") == generation);
+    CHECK(exported("hf", "tokenizer_config.json") == tokenizer_config.dump());
+    CHECK(exported("hf", "special_tokens_map.json") == "");
+
+    const std::string gguf = exported("gguf", "model.gguf");
+    CHECK(gguf_value(gguf, "tokenizer.ggml.bos_token_id") == 30);
+    CHECK(gguf_value(gguf, "tokenizer.ggml.eos_token_id") == 31);  // tokenizer_config.json's
+    CHECK(gguf_value(gguf, "tokenizer.ggml.eot_token_id") == 34);  // the template's
+    CHECK(gguf_value(gguf, "tokenizer.ggml.eom_token_id") == 32);
+    CHECK(gguf_value(gguf, "tokenizer.ggml.padding_token_id") == 33);
+    CHECK(gguf_value(gguf, "general.sampling.top_k") == 7);
+    CHECK(gguf_value(gguf, "general.sampling.temp") == 0x3F000000);
+    const size_t in_file = gguf.find("tokenizer.chat_template");
+    REQUIRE(in_file != std::string::npos);
+    CHECK(gguf.compare(in_file + 23 + 4 + 8, chat_template.size(), chat_template) == 0);
+    // Types of tokens: normal, control, and made from any text.
+    for (const auto& [id, type] : {std::pair{29, 1}, {30, 3}, {34, 3}, {35, 4}, {36, 5}})
+        CHECK(gguf_value(gguf, "tokenizer.ggml.token_type", 12 + 4 * size_t(id)) == type);
+
+    // What is not said follows from what is.
+    put_file(copy.path + "/chat_template.jinja", "<|eot_id|> of a file");
+    fs::remove(copy.path + "/generation_config.json");
+    CHECK(json::parse(exported("hf", "generation_config.json")) ==
+          json{{"bos_token_id", 30}, {"eos_token_id", {34, 31, 32}}, {"pad_token_id", 33}});
+    CHECK(exported("hf", "chat_template.jinja") == "<|eot_id|> of a file");
+    CHECK(contains(exported("gguf", "model.gguf"), "<|eot_id|> of a file"));
+    CHECK(gguf_value(exported("gguf", "model.gguf"), "general.sampling.temp") == -1);
+    say(nullptr, nullptr, -1);
+    CHECK(config_ids() == json{nullptr, nullptr, nullptr});
+    copy.change_config([](json& config) { config.erase("bos_token_id"), config.erase("eos_token_id"); });
+    CHECK(config_ids() == json{30, 31, nullptr});
+    put_file(copy.path + "/special_tokens_map.json", R"({"eos_token": "<|eot_id|>", "pad_token": "<pad>"})");
+    put_file(copy.path + "/tokenizer_config.json", "{}");
+    copy.change_config([](json& config) { config.erase("pad_token_id"); });
+    CHECK(config_ids() == json{nullptr, 34, 33});
+    fs::remove(copy.path + "/special_tokens_map.json");
+    CHECK(config_ids() == json{32, 32, nullptr});  // by its name
+    fs::remove(copy.path + "/tokenizer_config.json");
+    CHECK(json::parse(exported("hf", "tokenizer_config.json"))["eos_token"] == "<|end_of_text|>");
+}
+
+TEST_CASE("a run's chat template takes the place of its initial model's", "[interop]") {
+    const ScratchFolder scratch;
+    const std::string folder = scratch / "", nanochat = read_file("test/fixtures/tokenizers/nanochat.json");
+    put_file(folder + "tokenizer_config.json", R"({"eos_token": "<|bos|>", "chat_template": "old"})");
+    put_file(folder + "generation_config.json", R"({"eos_token_id": 0, "temperature": 0.5})");
+    TokenFacts facts = read_token_facts(folder, nanochat, 8, "old");
+    CHECK(facts.files.at("generation_config.json") == R"({"eos_token_id": 0, "temperature": 0.5})");
+    CHECK(facts.chat_template == "old");
+    facts = read_token_facts(folder, nanochat, 8, "<|assistant_end|>");
+    const json generation = json::parse(facts.files.at("generation_config.json"));
+    CHECK(generation["eos_token_id"] == json{4, facts.text_end});
+    CHECK(generation["temperature"] == 0.5);
+    CHECK(facts.files.at("chat_template.jinja") == "<|assistant_end|>");
+    CHECK(json::parse(facts.files.at("tokenizer_config.json")) == json{{"eos_token", "<|bos|>"}});
+}
+
+TEST_CASE("config.json's rotation, layers and fields are read as transformers reads them", "[interop]") {
+    const auto with = [](const char* name, const json& changes) {
+        json config = json::parse(read_file(fixture_folder(name) + "/config.json"));
+        config.update(changes);
+        return read_model_config(config.dump(), "config").shape;
+    };
+    const json llama3 = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+    const json plain = {{"rope_type", "default"}, {"rope_theta", 77}};
+    const auto base = [&](const json& changes) { return with("llama", changes).architecture.rotary.base; };
+    CHECK(base({{"rope_theta", 5}, {"rope_scaling", llama3}, {"rope_parameters", plain}}) == 5);
+    CHECK(base({{"rope_scaling", llama3}, {"rope_parameters", plain}}) == 1e4);
+    CHECK(base({{"rope_theta", 5}, {"rope_scaling", json::object()}, {"rope_parameters", plain}}) == 77);
+    CHECK(with("llama", {{"rope_scaling", plain}, {"rope_parameters", llama3}}).architecture.rotary.scaling.factor ==
+          1);
+
+    const json layers = {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", 3}};
+    const GptShape mixed = with("mistral", layers);
+    CHECK(layer_windows(mixed.architecture, 2, 6) == std::vector<int64_t>{-1, 2});
+    CHECK(std::string(model_type_of(mixed)) == "ministral");
+    const GptShape all = with("mistral", {{"layer_types", nullptr}, {"sliding_window", 3}});
+    CHECK(layer_windows(all.architecture, 2, 6) == std::vector<int64_t>{2, 2});
+
+    const json harmless = {{"unsloth_fixed", true}, {"attn_implementation", "sdpa"}, {"hidden_act", "swish"},
+                           {"temperature", 0.5},    {"is_encoder_decoder", false},   {"partial_rotary_factor", 1}};
+    CHECK(same_model(with("llama", harmless), with("llama", json::object())));
+    // Also in a config of Anvil's own.
+    const GptShape ours{.num_layers = 2,
+                        .num_heads = 2,
+                        .channels = 32,
+                        .max_seq_len = 8,
+                        .vocab_size = 37,
+                        .architecture = find_architecture("nanochat")};
+    json config = json::parse(model_config(ours, DType::f32, {}, "modeling_anvil"));
+    CHECK(same_model(read_model_config(config.dump(), "config").shape, ours));
+    config["stream-cap"] = 0.001;
+    CHECK(contains(error_of([&] { read_model_config(config.dump(), "config"); }),
+                   "\"stream-cap\": 0.001: a field that Anvil does not know"));
+}
+
+TEST_CASE("a head in the file counts, whatever config.json says", "[interop]") {
+    const auto renamed = [](const Copy& copy, const char* from, const char* to) {
+        copy.change_header([&](json& header) {
+            header[to] = header[from];
+            header.erase(from);
+        });
+    };
+    const Copy another("llama");  // not tied: its head differs from the embeddings
+    another.change_config([](json& config) { config["tie_word_embeddings"] = true; });
+    CHECK(!StoredModel(another.path).shape().architecture.tied_head);
+    CHECK(weights_of(StoredModel(another.path)) == weights_of(StoredModel(fixture_folder("llama"))));
+    const Copy alone("llama_tied");
+    renamed(alone, "model.embed_tokens.weight", "lm_head.weight");
+    CHECK(StoredModel(alone.path).shape().architecture.tied_head);
+    CHECK(weights_of(StoredModel(alone.path)) == weights_of(StoredModel(fixture_folder("llama_tied"))));
+    alone.change_config([](json& config) { config["tie_word_embeddings"] = false; });
+    CHECK(contains(alone.error(), "tensor \"model.embed_tokens.weight\" is missing"));
+
+    const Copy adapted("llama");
+    put_file(adapted.path + "/adapter_config.json", "{}");
+    CHECK(contains(adapted.error(), "an adapter of PEFT (LoRA), which Anvil does not apply"));
+    fs::remove(adapted.path + "/config.json");
+    CHECK(contains(adapted.error(), "an adapter of PEFT (LoRA), which Anvil does not apply"));
 }
 
 TEST_CASE("half precision is read exactly", "[interop]") {
@@ -358,7 +531,8 @@ TEST_CASE("configs of models that Anvil does not have are refused, and the field
     };
     const std::vector<Case> cases = {
         {"gpt2", "model_type", "gemma",
-         "\"model_type\": \"gemma\": expected one of gpt2, llama, mistral, qwen2, qwen3, smollm3, nanochat, anvil"},
+         "\"model_type\": \"gemma\": expected one of gpt2, llama, mistral, ministral, qwen2, qwen3, smollm3, nanochat, "
+         "anvil"},
         {"gpt2", "model_type", nullptr, "\"model_type\": nothing: expected one of"},
         {"gpt2", "activation_function", "gelu", "\"activation_function\": \"gelu\": expected gelu_new"},
         {"gpt2", "scale_attn_weights", false, "expected true: Anvil has no such model"},

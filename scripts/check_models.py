@@ -82,6 +82,9 @@ LLAMA_31 = {
 }  # fmt: skip
 
 
+WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+
+
 def make_models():
     torch.manual_seed(7)
     sizes = dict(vocab_size=256, bos_token_id=None, eos_token_id=None)
@@ -110,6 +113,7 @@ def make_models():
         # With heads wider than C / heads, with narrower ones, and with a last layer whose window differs from the others'.
         ("llama31", grouped("Llama", head_dim=32, rope_parameters=LLAMA_31), {}),
         ("mistral", grouped("Mistral", sliding_window=9), {}),
+        ("ministral", grouped("Ministral", head_dim=16, sliding_window=9, layer_types=WINDOWS), {}),
         ("qwen2", grouped("Qwen2"), {}),
         ("qwen2_windows", grouped("Qwen2", use_sliding_window=True, sliding_window=7, max_window_layers=2), {}),
         ("qwen3", grouped("Qwen3", head_dim=8, tie_word_embeddings=True), {}),
@@ -225,6 +229,16 @@ def check_ours(name, program, data, tokens, scratch, tokenizer):
     model.save_pretrained(again)
     run(program, "--init-from", again, *data, "--steps", 0, "--out-dir", scratch / f"{name}_again")
     check(f"{name}: saved by transformers, and read back", validation_loss(scratch / f"{name}_again") == got)
+    if name == next(iter(OURS)):
+        config = json.loads((again / "config.json").read_text())
+        for field, value in (("stream-cap", 0.001), ("softcap-kind", "cubic"), ("mlp", "geglu")):
+            (again / "config.json").write_text(json.dumps(config | {field: value}))
+            try:
+                said = str(transformers.AutoModelForCausalLM.from_pretrained(again, trust_remote_code=True))
+            except ValueError as error:
+                said = str(error)
+            ours = subprocess.run([program, "generate", "--init-from", again], capture_output=True, text=True).stderr
+            check(f"{name}: {field} is refused by both", said.startswith(f'config.json: "{field}"') and f'"{field}"' in ours, ours.strip())
 
 
 def check_gguf(path, model, tokenizer):

@@ -16,7 +16,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 GATE_CHANNELS, SMEAR_CHANNELS, WINDOW_MULTIPLE = 12, 24, 128
@@ -32,6 +32,12 @@ PARTS = {
     "value-embeddings": False, "residual-lambdas": False, "smear": False, "backout": False, "softcap-kind": "none",
     "softcap": 15.0,
 }  # fmt: skip
+CHOICES = {
+    "norm": ("layernorm", "rmsnorm", "plain-rmsnorm"), "mlp": ("gelu", "relu-squared", "swiglu"), "positions": ("learned", "rotary"),
+    "softcap-kind": ("none", "tanh", "isru"),
+}  # fmt: skip
+# What transformers and other programs write, beside the fields of its own configs, and what changes no result.
+HARMLESS = ("auto_map", "attn_implementation", "attention_dropout", "name_or_path", "tokenizer_class", "tie_word_embeddings")
 
 
 class AnvilConfig(PretrainedConfig):
@@ -47,6 +53,17 @@ class AnvilConfig(PretrainedConfig):
         self.n_kv_head, self.n_inner = n_kv_head or n_head, n_inner or 4 * n_embd
         for name, default in PARTS.items():  # with the hyphens of the file, so that save_pretrained() writes them
             setattr(self, name, others.pop(name, default))
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f'config.json: "{name}" is {getattr(self, name)!r}: expected one of {", ".join(choices)}')
+        theirs = (PretrainedConfig(), GenerationConfig())
+        for name in others:
+            is_known = name in HARMLESS or name.startswith(("_", "transformers", "unsloth_")) or any(hasattr(one, name) for one in theirs)
+            if not is_known:
+                raise ValueError(
+                    f'config.json: "{name}" is a field that this modeling_anvil.py does not know and that may change what the '
+                    "model computes: export the model again with the Anvil that trained it, or remove the field if it does not"
+                )
         others["tie_word_embeddings"] = False  # a tied head has no tensor of its own here
         super().__init__(**others)
 

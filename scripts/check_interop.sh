@@ -35,8 +35,9 @@ export ANVIL_TEST_ALL=1
 check test/python/anvil_test.py torch==2.13.0 safetensors pandas xxhash "$scratch" || status=$?
 check test/python/nanochat_test.py torch==2.13.0 safetensors tiktoken || status=$?
 check scripts/check_models.py torch==2.13.0 transformers gguf xllamacpp || status=$?
+check scripts/check_configs.py torch==2.13.0 transformers gguf xllamacpp || status=$?
 check scripts/check_templates.py 'transformers' jinja2 numpy || status=$?
-check scripts/check_servers.py torch==2.13.0 'transformers[serving]' xllamacpp openai || status=$?
+check scripts/check_servers.py torch==2.13.0 'transformers[serving]' gguf xllamacpp openai || status=$?
 check scripts/check_logs.py tensorboard wandb || status=$?
 check scripts/check_parquet.py pyarrow || status=$?
 wait $tokenizers || status=$?

@@ -3,6 +3,9 @@
 
     V/bin/python scripts/check_servers.py       run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
 
+Chat models with the tokens and templates of Llama 3, Qwen and Mistral keep them in exports to hf and GGUF, after training, too:
+llama.cpp's prompts and ids must be those of transformers.
+
 Runs llama.cpp's server (from the wheel xllamacpp) with a GGUF of a GPT-2, and transformers' server, by anvil.serve, with an exported
 nanochat. A nanochat that has learned a few answers must chat like `train_gpt chat`, and its tokenizer's template must make the tokens
 that data/tokenize makes. The models are trained for some seconds, until they have memorized a text. Then the likeliest token is so by
@@ -16,7 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
+import check_templates
+import gguf
 import openai
 import torch
 import transformers
@@ -146,12 +152,106 @@ def talk_to(url, folder):
         check(f"chat: {question}", got == ours == answer, f"{got!r} {ours!r}")
 
 
+MISTRAL_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}[INST] {{ message['content'] }} [/INST]"
+    "{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}"
+)
+# name: special tokens, template, begin, end in tokenizer_config.json, ends in generation_config.json, pad
+CHATS = {
+    "llama3": (*check_templates.FAMILIES["llama3"], "<|begin_of_text|>", "<|eot_id|>", ["<|end_of_text|>", "<|eot_id|>"], None),
+    "qwen2.5": (*check_templates.FAMILIES["qwen2.5"], None, "<|im_end|>", ["<|im_end|>", "<|endoftext|>"], "<|endoftext|>"),
+    "mistral": (["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], MISTRAL_TEMPLATE, "<s>", "</s>", ["</s>"], None),
+}
+THOUGHTS = "<think>ok</think> so"  # added tokens that are not special
+
+
+def make_source(folder, specials, template, begin, end, ends, pad):
+    """A chat model's folder as the hub has them: the template in tokenizer_config.json, several ends, defaults for sampling."""
+    check_templates.make_tokenizer(folder, specials, template)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    ids = tokenizer.convert_tokens_to_ids
+    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    if begin:  # put before every text
+        spec = json.loads((folder / "tokenizer.json").read_text())
+        first, text = {"SpecialToken": {"id": begin, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+        spec["post_processor"] = {
+            "type": "TemplateProcessing", "single": [first, text], "pair": [first, text, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {begin: {"id": begin, "ids": [ids(begin)], "tokens": [begin]}},
+        }  # fmt: skip
+        (folder / "tokenizer.json").write_text(json.dumps(spec))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": begin, "eos_token": end, "pad_token": pad, "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    said = dict(bos_token_id=begin and ids(begin), eos_token_id=ids(ends[0]), pad_token_id=pad and ids(pad))
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=256)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(tokenizer), **sizes, **said))
+    model.generation_config = transformers.GenerationConfig(
+        **said | dict(eos_token_id=[ids(token) for token in ends]), do_sample=True, temperature=0.5, top_p=0.75, top_k=7
+    )
+    model.save_pretrained(folder)
+
+
+def ids_of(folder):
+    config = json.loads((folder / "config.json").read_text())
+    generation = json.loads((folder / "generation_config.json").read_text())
+    generation.pop("transformers_version", None)
+    return [config.get(f"{token}_token_id") for token in ("bos", "eos", "pad")], generation
+
+
+def post(url, path, **content):
+    request = urllib.request.Request(url + path, json.dumps(content).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def check_chat_exports(scratch, name, chat):
+    source, tuned = scratch / f"chat_{name}", scratch / f"chat_{name}_run"
+    make_source(source, *chat)
+    begin, end, ends = chat[2:5]
+    text = scratch / f"chat_{name}.txt"
+    text.write_text((ROOT / "LICENSE").read_text())
+    command = [TOKENIZE, text, "--tokenizer", source / "tokenizer.json", "--val-fraction", "0", "--out", scratch / f"chat_{name}_data"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    flags = dict(train_data=scratch / f"chat_{name}_data/train_*.bin", seq_len=16, batch_size=1, steps=1, sample_tokens=0)
+    anvil.start(tuned, TRAIN, init_from=source, dtype="fp32", device="cpu", **flags).wait()
+    theirs = transformers.AutoTokenizer.from_pretrained(source)
+    messages = [{"role": "user", "content": "Who barks?"}, {"role": "assistant", "content": "A dog."}, {"role": "user", "content": "Why?"}]
+    prompt = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    for model in (source, tuned):
+        folder = scratch / f"{model.name}_hf"
+        anvil.run_command("export", TRAIN, init_from=model, out_dir=folder)
+        check(f"{model.name}: begin, end, pad and defaults", ids_of(folder) == ids_of(source), str(ids_of(folder)))
+        again = transformers.AutoTokenizer.from_pretrained(folder)
+        same = again.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == prompt
+        check(f"{model.name}: prompt, and ids of text", same and again(THOUGHTS).input_ids == theirs(THOUGHTS).input_ids)
+    anvil.run_command("export", TRAIN, format="gguf", init_from=tuned, out_dir=scratch / f"{name}_gguf")
+    path = scratch / f"{name}_gguf/model.gguf"
+    fields = gguf.GGUFReader(path).fields
+    got = [theirs.convert_ids_to_tokens(fields[key].contents()) for key in (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot")) if key in fields]
+    check(f"{name}: ends in GGUF", got == [end, *(token for token in ends if token != end)], str(got))
+    got = [fields[f"general.sampling.{key}"].contents() for key in ("temp", "top_p", "top_k")]
+    check(f"{name}: defaults in GGUF", got == [0.5, 0.75, 7], str(got))
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_ctx, params.port, params.warmup = str(path), 64, 0, False
+    server = xllamacpp.Server(params)
+    url = server.listening_address
+    got = post(url, "/apply-template", messages=messages)["prompt"]
+    check(f"{name}: llama.cpp's prompt is that of transformers", got == prompt, repr(got))
+    got = post(url, "/tokenize", content=got, add_special=False, parse_special=True)["tokens"]
+    check(f"{name}: ids of the prompt", got == theirs(prompt, add_special_tokens=False).input_ids, str(got))
+    got = post(url, "/tokenize", content=THOUGHTS, add_special=True, parse_special=False)["tokens"]
+    check(f"{name}: ids of text with added tokens", got == theirs(THOUGHTS).input_ids, str(got))
+    del server
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         text = (ROOT / "LICENSE").read_text()
         (scratch / "text.txt").write_text(text[text.index(PROMPT) :][:200] * 100)
         subprocess.run([TOKENIZE, scratch / "text.txt", "--tokenizer", "byte", "--out", scratch / "data"], check=True, stdout=subprocess.DEVNULL)
+        for name, chat in CHATS.items():
+            check_chat_exports(scratch, name, chat)
         _, text = make_model(scratch, "gpt2", learning_rate=3e-3)
         ask_llama_cpp(scratch, text)
         folder, text = make_model(scratch, "nanochat")

@@ -81,7 +81,8 @@ struct Gemm {
     }
 
     // One block of K:   tile of C, or its sums  =  block.start + a_k (rows, terms) times a micro-panel of B
-    void multiply(const Tile& tile, const KBlock& block, Strided<T> a_k, const float* b_panel, Sums sums) const {
+    void multiply(const Tile& tile, const KBlock& block, Strided<T> a_k, const float* b_panel, Sums sums,
+                  Ahead ahead = {}) const {
         Out* to = c + tile.i * c_row + tile.j;
         if constexpr (std::is_same_v<T, bf16>)
             if (tiles)
@@ -94,13 +95,14 @@ struct Gemm {
         if constexpr (std::is_same_v<T, Out>)
             if (block.adds_bias) offset = bias + tile.j;
         if (block.ends_in_c)
-            multiply_panels_in_registers(to, c_row, tile.rows, tile.cols, block.terms, a_k, b_panel, before, offset);
+            multiply_panels_in_registers(to, c_row, tile.rows, tile.cols, block.terms, a_k, b_panel, before, offset,
+                                         ahead);
         else if constexpr (kRounds)
             multiply_panels_in_registers<float>(sums.data, sums.row, tile.rows, tile.cols, block.terms, a_k, b_panel,
-                                                before, nullptr);
+                                                before, nullptr, ahead);
         else
             multiply_panels_in_registers(sums.data, sums.row, tile.rows, tile.cols, block.terms, a_k, b_panel, before,
-                                         offset);
+                                         offset, ahead);
     }
 
     // AMX tiles accumulate in C itself if it is float, else in `sums`, which the second function rounds into C.
@@ -147,6 +149,15 @@ struct Gemm {
         return {reinterpret_cast<const T*>(panel) + k * kMR, kPair<T>, kMR};
     }
 
+    // How often the micro-kernel asks for memory in a block of `terms`.
+    static int64_t prefetches(int64_t terms) { return terms / (kStepsPerPrefetch * kPair<T>); }
+    // The block of B after this one, of this micro-panel or the next, in parts: the micro-kernel asks for all of it while
+    // it multiplies `rows` rows of A by this one.
+    static Ahead next_block(const float* b_block, int64_t terms, int64_t rows) {
+        const int64_t size = packed_size<T>(terms, 1), parts = (rows + kMR - 1) / kMR * prefetches(terms);
+        return {reinterpret_cast<const char*>(b_block + size), parts > 0 ? (size / 16 + parts - 1) / parts : 0};
+    }
+
     // Loop 1, for each block of K: rows [ic, ic + MC) and columns [jc + jr, jc + jr + NR) of C, terms [pc, pc + KC).
     void macro_kernel(int64_t ic, int64_t jc, int64_t jr, int64_t pc) const {
         const int64_t kc = std::min(plan.KC, plan.K - pc);
@@ -158,9 +169,13 @@ struct Gemm {
         const float* b_panel = packed_b + jr * plan.packed_depth(kc);
         for (int64_t k = 0; k < kc; k += plan.kernel.KB) {
             const KBlock block = k_block(pc, k);
-            for (int64_t ir = 0; ir < all.rows; ir += plan.kernel.MR)
+            const float* b_block = b_panel + k / kPair<T> * kNR;
+            Ahead ahead = next_block(b_block, block.terms, all.rows);
+            for (int64_t ir = 0; ir < all.rows; ir += plan.kernel.MR) {
                 multiply({ic + ir, all.j, std::min(plan.kernel.MR, all.rows - ir), all.cols}, block,
-                         a_panel(ic + ir, pc, k), b_panel + k / kPair<T> * kNR, {sums.data + ir * sums.row, sums.row});
+                         a_panel(ic + ir, pc, k), b_block, {sums.data + ir * sums.row, sums.row}, ahead);
+                ahead.data += ahead.lines * prefetches(block.terms) * 64;
+            }
         }
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }

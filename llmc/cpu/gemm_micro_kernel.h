@@ -87,18 +87,36 @@ ANVIL_INLINE void store_register(bf16* p, FloatRegister x) {
     std::memcpy(p, &halves, sizeof halves);
 }
 
+// Memory that will be needed soon: the micro-kernel asks for `lines` cache lines of it at a time, from `data` on, and
+// brings them into L2.
+struct Ahead {
+    const char* data = nullptr;
+    int64_t lines = 0;
+};
+// The micro-kernel asks for memory every four steps of k.
+inline constexpr int64_t kStepsPerPrefetch = 4;
+
 // The micro-kernel:   c (rows, cols)  =  a (rows, K) panel (K, kNR) [+ before] [+ bias],   rows <= kMR, cols <= kNR.
 // `rows` is a template parameter to keep the sums in registers.
 template <int rows, class Out, class T>
 void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K, Addend before,
-                  const Out* bias) {
-    // Prefetch C and its addend while k runs.
+                  const Out* bias, Ahead ahead) {
+    // A row of C and of its addend at a time: prefetches of all of them at once would take the 10 to 16 fill buffers of
+    // L1, and loads of A and B would wait.
     constexpr int64_t kLine = 64 / int64_t(sizeof(Out));
-    for (int i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j += kLine) __builtin_prefetch(c + i * c_row + j, 1);
-    if (before.data && static_cast<const void*>(before.data) != c)
-        for (int i = 0; i < rows; i++)
-            for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(before.data + i * before.row + j);
+    const Out *c_next = c, *const c_end = c + rows * c_row;
+    const float* before_next = static_cast<const void*>(before.data) != c ? before.data : nullptr;
+    const auto prefetch = [&] {
+        if (c_next != c_end) {
+            for (int64_t j = 0; j < cols; j += kLine) __builtin_prefetch(c_next + j, 1);
+            c_next += c_row;
+            if (before_next) {
+                for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(before_next + j);
+                before_next += before.row;
+            }
+        }
+        for (int64_t line = 0; line < ahead.lines; line++, ahead.data += 64) __builtin_prefetch(ahead.data, 0, 2);
+    };
     FloatRegister sum[rows][kNRRegisters] = {};
     // One pointer per three rows, at offsets that addresses can encode: one per row would need too many registers.
     constexpr int groups = (rows + 2) / 3;
@@ -106,7 +124,7 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
 #pragma GCC unroll 4
     for (int g = 0; g < groups; g++) a_k[g] = a.data + 3 * g * a.row;
     const int64_t step = kPair<T> * a.col;
-    for (int64_t k = 0; k < K; k += kPair<T>, panel += kNR) {
+    const auto multiply_step = [&]() __attribute__((always_inline)) {
         FloatRegister b[kNRRegisters];
 #pragma GCC unroll 4
         for (int r = 0; r < kNRRegisters; r++) b[r] = load_register(panel + r * kRegisterLanes);
@@ -118,7 +136,14 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
         }
 #pragma GCC unroll 4
         for (int g = 0; g < groups; g++) a_k[g] += step;
+        panel += kNR;
+    };
+    int64_t k = 0;
+    for (constexpr int64_t kTerms = kStepsPerPrefetch * kPair<T>; k + kTerms <= K; k += kTerms) {
+        prefetch();
+        multiply_step(), multiply_step(), multiply_step(), multiply_step();
     }
+    for (; k < K; k += kPair<T>) multiply_step();
     // At the right edge of C the rest works on full-width copies.
     Out edge[rows][kNR], edge_bias[kNR] = {};
     float edge_before[rows][kNR];
@@ -151,25 +176,25 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
 
 template <int rows, class Out, class T>
 ANVIL_INLINE void micro_kernel_of_rows(int64_t M, Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel,
-                                       int64_t K, Addend before, const Out* bias) {
+                                       int64_t K, Addend before, const Out* bias, Ahead ahead) {
     if constexpr (rows > 0) {
         if (M == rows)
-            micro_kernel<rows>(c, c_row, cols, a, panel, K, before, bias);
+            micro_kernel<rows>(c, c_row, cols, a, panel, K, before, bias, ahead);
         else
-            micro_kernel_of_rows<rows - 1>(M, c, c_row, cols, a, panel, K, before, bias);
+            micro_kernel_of_rows<rows - 1>(M, c, c_row, cols, a, panel, K, before, bias, ahead);
     }
 }
 
 // c (M, N)  =  a (M, K) times packed micro-panels of B [+ before] [+ bias], rounded once; K <= kBlockK<T>
 template <class Out, class T>
 void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a,
-                                  const float* panels, Addend before, const Out* bias) {
+                                  const float* panels, Addend before, const Out* bias, Ahead ahead = {}) {
     const int64_t panel = packed_size<T>(K, 1);
     for (int64_t j = 0; j < N; j += kNR, panels += panel)
         for (int64_t i = 0; i < M; i += kMR)
             micro_kernel_of_rows<kMR>(std::min<int64_t>(kMR, M - i), c + i * c_row + j, c_row,
                                       std::min<int64_t>(kNR, N - j), a.at(i, 0), panels, K, before.at(i, j),
-                                      bias ? bias + j : nullptr);
+                                      bias ? bias + j : nullptr, ahead);
 }
 
 // c (M, N) (=, +=) a (M, K) times packed micro-panels of B, on the calling thread; K <= kBlockK<T>, or kTileBlockK

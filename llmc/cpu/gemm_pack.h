@@ -162,20 +162,76 @@ void pack_micro_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
 
 // Micro-panels of a transposed A that are packed together: one alone uses few values of each cache line of A, which
 // would be fetched again for the next.
-inline constexpr int kPackedTogether = 48 / kMR;
+inline constexpr int kPackedTogether = 96 / kMR;
+
+// One step of k of a micro-panel of a transposed A: `rows` lanes, zeros in the others and beyond K.
+ANVIL_INLINE FloatRegister load_step(const float* p, int rows, int64_t, int64_t) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_loadu_ps(lane_mask(rows), p);
+#elif defined(__AVX2__)
+    return _mm256_maskload_ps(p, lane_mask(rows));
+#else
+    FloatRegister x{};
+    std::memcpy(&x, p, size_t(rows) * sizeof(float));
+    return x;
+#endif
+}
+ANVIL_INLINE Bf16Register load_halves(const bf16* p, int rows) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    return Bf16Register(_mm256_maskz_loadu_epi16(lane_mask(rows), p));
+#else
+    Bf16Register x{};
+    std::memcpy(&x, p, size_t(rows) * sizeof(bf16));
+    return x;
+#endif
+}
+ANVIL_INLINE FloatRegister load_step(const bf16* p, int rows, int64_t next_row, int64_t terms) {
+    const FloatRegister first = to_f32(load_halves(p, rows));
+    const FloatRegister second = terms > 1 ? to_f32(load_halves(p + next_row, rows)) : FloatRegister{};
+    return FloatRegister(UintRegister(first) >> 16 | UintRegister(second));
+}
+
+// Four steps of k of MR rows, in the first lanes of four registers, are three registers of the micro-panel. This is the
+// lane of registers `part` and part + 1 that becomes `lane` of the part.
+template <int part>
+constexpr int packed_lane(int lane) {
+    const int at = part * kRegisterLanes + lane;
+    return (at / kMR - part) * kRegisterLanes + at % kMR;
+}
+
+// pack_a() for an A whose columns are contiguous
+template <class T>
+void pack_transposed_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
+    static_assert(4 * kMR == 3 * kRegisterLanes);
+    constexpr int64_t pair = kPair<T>;
+    const int64_t steps = (K + pair - 1) / pair;
+    for (int64_t step = 0; step < steps; step += 4)
+        for (int64_t i = 0; i < rows; i += kMR) {
+            const int64_t steps_here = std::min<int64_t>(4, steps - step);
+            const int rows_here = int(std::min<int64_t>(kMR, rows - i));
+            FloatRegister r[4] = {}, packed[3];
+#pragma GCC unroll 4
+            for (int s = 0; s < 4; s++) {
+                const int64_t k = (step + s) * pair;
+                if (s < steps_here) r[s] = load_step(a.data + i + k * a.col, rows_here, a.col, K - k);
+            }
+            pick_lanes<packed_lane<0>>(packed[0], r[0], r[1]);
+            pick_lanes<packed_lane<1>>(packed[1], r[1], r[2]);
+            pick_lanes<packed_lane<2>>(packed[2], r[2], r[3]);
+            float* at = to + i * steps + step * kMR;
+            if (steps_here == 4)
+                std::memcpy(at, packed, sizeof packed);
+            else
+                std::memcpy(at, packed, size_t(steps_here * kMR) * sizeof(float));
+        }
+}
 
 // to (panels, K / kPair, kMR, kPair)  <-  a (rows, K), zeros beyond K and rows
 template <class T>
 void pack_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
-    constexpr int64_t pair = kPair<T>;
-    const int64_t panel = (K + pair - 1) / pair * kMR;
-    if (a.row == 1 && rows == kPackedTogether * kMR && K % pair == 0) {
-        for (int64_t k = 0; k < K; k += pair, to += kMR)
-#pragma GCC unroll 16
-            for (int p = 0; p < kPackedTogether; p++)
-                pack_row<kMR>(to + p * panel, a.data + k * a.col + p * kMR, a.col);
-        return;
-    }
+    if constexpr (4 * kMR == 3 * kRegisterLanes)
+        if (a.row == 1) return pack_transposed_a(to, a, rows, K);
+    const int64_t panel = (K + kPair<T> - 1) / kPair<T> * kMR;
     for (int64_t i = 0; i < rows; i += kMR, to += panel)
         pack_micro_panel<kMR>(to, a.at(i, 0).transposed(), K, std::min<int64_t>(kMR, rows - i));
 }

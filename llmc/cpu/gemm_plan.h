@@ -143,8 +143,9 @@ inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     ensure(p.M > 0 && p.N > 0 && p.K > 0);
 
     // KC moves the least data at a middle size: a large KC leaves room for few rows of A in L2; a small one loads and
-    // stores the partial sums of C more often.
-    plan.KC = std::min<int64_t>(p.K, tiles ? 2048 : 4096);
+    // stores the partial sums of C more often. All of a transposed A (M, KC) is packed at once, so KC is small: packed A
+    // is read while it is still in L2 or near it.
+    plan.KC = std::min<int64_t>(p.K, tiles ? 2048 : p.a_transposed ? 2 * KB : 4096);
     plan.keeps_sums = p.rounds_c && p.K > plan.KC;
     // NC: packed B takes 4 MiB of L3 for all threads together, but at least one micro-panel per thread.
     constexpr int64_t kPackedBytes = 4 << 20;

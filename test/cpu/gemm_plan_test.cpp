@@ -23,7 +23,7 @@ TEST_CASE("gemm_plan: the GEMMs of GPT-2 124M", "[gemm_plan]") {
           "4096 x 768 x 3072, 4-byte elements: MC 36, KC 3072, NC 320, MR 12, NR 32, KB 256, registers, packs B");
     // dW: A is dout, transposed.
     CHECK(plan_text(kAvx2Bf16, {.M = 3 * C, .N = C, .K = N, .threads = 8, .a_transposed = true}) ==
-          "2304 x 768 x 4096, 2-byte elements: MC 60, KC 4096, NC 512, MR 6, NR 16, KB 512, registers, packs A and B");
+          "2304 x 768 x 4096, 2-byte elements: MC 96, KC 1024, NC 768, MR 6, NR 16, KB 512, registers, packs A and B");
     CHECK(plan_text(kAmx, {.M = 3 * C, .N = C, .K = N, .threads = 8, .a_transposed = true}) ==
           "2304 x 768 x 4096, 2-byte elements: MC 256, KC 2048, NC 768, MR 32, NR 32, KB 256, tiles, packs A and B");
     // One micro-batch of short rows, and one token.

@@ -32,10 +32,10 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
     float* no_dbias = nullptr;
     Device& device = bench.device;
 #if !BENCH_CUDA
-    const TileKernel tiles = tile_kernel_of<T>();
+    const GemmKernel kernel = with_packed_type<T>([](auto zero) { return gemm_kernel<decltype(zero), T>(); });
     const GemmPlan plan = gemm_plan(
         {.M = N, .N = OC, .K = C, .threads = device.num_threads, .rounds_c = sizeof(T) == 2, .streams_b = true},
-        tiles ? amx_kernel() : register_kernel<T>());
+        kernel);
     std::printf("# matmul_forward %s: %s\n", layer.name, plan.text().c_str());
 #endif
 

@@ -5,6 +5,7 @@ A task is a whole head, in backward a key head with all its query heads in order
 task. Scores are computed in tiles of kQueries x kKeys, used and discarded. A tile of queries skips tiles of keys that
 the mask hides entirely: those before its first query's first key (first[t] never decreases along a row) and those after
 its last query. In the other tiles, each group of rows in the micro-kernel skips what lies beyond the causal diagonal.
+Tensors are of type E, operands of products of type P: bf16 may be multiplied as floats (bf16_pairs.h).
 
 The tile sizes are part of the definition of the result (doc/numerics.md). So is the lane in which a key is summed: its
 column modulo sixteen.
@@ -84,32 +85,52 @@ struct KRange {
 };
 
 // MR: the number of rows that the micro-kernel multiplies at a time.
-template <class E>
+template <class P>
 int64_t micro_kernel_rows() {
-    return tile_kernel_of<E>() ? kTileMR : kMR;
+    return tile_kernel_of<P>() ? kTileMR : kMR;
+}
+
+// Stores an operand whose neighbors in k are neighbors in memory.
+template <class E, class P, int n>
+ANVIL_INLINE void store_operand(P* to, F32<n> x) {
+    if constexpr (kWidens<P, E>)
+        for (int i = 0; i < n * kRegisters; i++) x.part[i] = swap_neighbors(to_f32(to_bf16(x.part[i])));
+    store(to, x);
+}
+
+// Rows of a matrix of E as the operand A: in place, or widened in `scratch`.
+template <class E, class P>
+Strided<P> rows_as_operand(Strided<E> from, int64_t rows, int64_t K, float* scratch) {
+    if constexpr (kWidens<P, E>) {
+        widen_rows(scratch, K, from, rows, K);
+        return {scratch, K, 1};
+    } else {
+        return from;
+    }
 }
 
 // c (M, N) += a (M, K) times packed micro-panels of B. range(i, n) is the part of K outside of which rows [i, i + n) of
 // `a` are zero; only that part is multiplied. For bf16 it must begin at an even k.
-template <class E, class Range>
-void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, Strided<E> a, const float* panels, Range&& range) {
-    const int64_t panel = packed_size<E>(K, 1), MR = micro_kernel_rows<E>();
+template <class E, class P, class Range>
+void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, Strided<P> a, const float* panels, Range&& range) {
+    const int64_t panel = packed_size<P, E>(K, 1), MR = micro_kernel_rows<P>();
     for (int64_t i = 0; i < M; i += MR) {
         const int64_t n = std::min(MR, M - i);
         const auto [begin, end] = range(i, n);
         if (begin >= end) continue;
-        const float* b_panel = panels + begin / kPair<E> * kNR;
+        const float* b_panel = panels + begin / kPair<P> * kNR;
+        const int64_t terms = kWidens<P, E> ? packed_steps<P, E>(end - begin) : end - begin;
         for (int64_t j = 0; j < N; j += kNR, b_panel += panel)
-            multiply_panels(c + i * N + j, N, n, std::min<int64_t>(kNR, N - j), end - begin, a.at(i, begin), b_panel,
+            multiply_panels(c + i * N + j, N, n, std::min<int64_t>(kNR, N - j), terms, a.at(i, begin), b_panel,
                             Write::add);
     }
 }
 
 // scores (rows, kKeys) = a (rows, HS) times packed_t: the keys or values from s0 on, transposed and packed. Each group
 // of rows gets the columns that it sees, rounded up to whole micro-panels, since whole tiles need no copies.
-template <class E>
-void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, Strided<E> a, const float* packed_t) {
-    const int64_t MR = micro_kernel_rows<E>();
+template <class P>
+void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, Strided<P> a, const float* packed_t) {
+    const int64_t MR = micro_kernel_rows<P>();
     for (int64_t i = 0; i < mask.rows; i += MR) {
         const int64_t n = std::min(MR, mask.rows - i), panels = num_panels(mask.end(i + n - 1, s0));
         if (panels > 0)
@@ -120,8 +141,8 @@ void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, Str
 // Online softmax of one tile: weights (rows, kKeys) = exp(scale scores - row_max), zero outside of columns(r). Updates
 // row_max and row_sum, the running maximum and sum, and sets `rescale`, the factor for all that was summed with the
 // weights of earlier tiles. These three arrays are accessed in whole vectors.
-template <class E, class ColumnsOf>
-void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, ColumnsOf&& columns, float* row_max,
+template <class E, class P, class ColumnsOf>
+void softmax_tile(P* weights, const float* scores, int64_t rows, float scale, ColumnsOf&& columns, float* row_max,
                   float* row_sum, float* rescale) {
     constexpr float kLowest = -std::numeric_limits<float>::infinity();
     for (int64_t r0 = 0; r0 < rows; r0 += kLanes) {
@@ -140,13 +161,13 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
             by_row[i] = zeros();
             const uint64_t seen = columns(r0 + i);
             const F32x16 minus_max = broadcast(-row_max[r0 + i]);
-            E* row = weights + (r0 + i) * kKeys;
+            P* row = weights + (r0 + i) * kKeys;
             int64_t s = 0;
             for (; s < lanes_of(seen); s += kLanes) {
                 F32x16 weight = exp(fma(load(scores + (r0 + i) * kKeys + s), scale, minus_max));
                 weight = select_lanes(weight, seen >> s, 0);
                 by_row[i] += weight;
-                store(row + s, weight);
+                store_operand<E>(row + s, weight);
             }
             for (; s < kKeys; s += kLanes) store(row + s, zeros());
         }
@@ -160,38 +181,40 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
 }
 
 // A thread's working memory. Packed operands have the layout that pack_b() gives to the shape in the comment.
-template <class E>
+template <class E, class P>
 struct AttentionForwardScratch {
     float* k_t;     // packed (HS, T)
     float* v;       // packed (kKeys, HS) for each tile of keys
     float* scores;  // (kQueries, kKeys)
     float* sum;     // (kQueries, HS): weights times v so far
-    E* weights;     // (kQueries, kKeys)
+    float* q;       // (kQueries, HS), if it is widened
+    P* weights;     // (kQueries, kKeys)
 
     AttentionForwardScratch(Cpu& cpu, int64_t T, int64_t HS) {
-        const int64_t k_t_size = packed_size<E>(HS, T), v_size = (T + kKeys - 1) / kKeys * packed_size<E>(kKeys, HS);
-        k_t = cpu.thread_scratch(k_t_size + v_size + kQueries * (2 * kKeys + HS));
+        const int64_t k_t_size = packed_size<P, E>(HS, T);
+        const int64_t v_size = (T + kKeys - 1) / kKeys * packed_size<P, E>(kKeys, HS);
+        k_t = cpu.thread_scratch(k_t_size + v_size + 2 * kQueries * (kKeys + HS));
         v = k_t + k_t_size;
         scores = v + v_size;
         sum = scores + kQueries * kKeys;
-        weights = reinterpret_cast<E*>(sum + kQueries * HS);
+        q = sum + kQueries * HS;
+        weights = reinterpret_cast<P*>(q + kQueries * HS);
     }
 };
 
-template <class E>
-void attention_forward(Cpu& cpu, E* out, float* lse, const E* qkv, const AttentionShape& shape) {
-    const OpScope op(cpu, __func__, attention_forward_cost<E>(shape, Cpu::kExpFlops, seen_scores(shape)));
-    check_attention<E>(shape);
-    const int64_t T = shape.T, NH = shape.NH, HS = shape.HS, C = NH * HS, v_block = packed_size<E>(kKeys, HS);
+template <class P, class E>
+void attention_forward_as(Cpu& cpu, E* out, float* lse, const E* qkv, const AttentionShape& shape) {
+    const int64_t T = shape.T, NH = shape.NH, HS = shape.HS, C = NH * HS, v_block = packed_size<P, E>(kKeys, HS);
     const float scale = shape.score_scale();
     parallel_tasks(cpu, shape.B * NH, [=, &cpu](int64_t head_index) {
         const int64_t b = head_index / NH, h = head_index % NH;
         const AttentionHead<E> head(qkv, shape, b, h);
-        const AttentionForwardScratch<E> m(cpu, T, HS);
-        pack_b(m.k_t, head.k.transposed(), HS, T);
+        const AttentionForwardScratch<E, P> m(cpu, T, HS);
+        pack_b<P>(m.k_t, head.k.transposed(), HS, T);
 
         for (int64_t t0 = 0; t0 < T; t0 += kQueries) {
             const TileMask mask(shape, b, t0);
+            const Strided<P> q = rows_as_operand<E, P>(head.q.at(t0, 0), mask.rows, HS, m.q);
             float row_max[kQueries], row_sum[kQueries], rescale[kQueries];
             std::fill_n(row_max, kQueries, -std::numeric_limits<float>::infinity());
             std::fill_n(row_sum, kQueries, 0.f);
@@ -200,17 +223,17 @@ void attention_forward(Cpu& cpu, E* out, float* lse, const E* qkv, const Attenti
                 const int64_t keys = std::min(kKeys, T - s0);
                 float* v_panels = m.v + s0 / kKeys * v_block;
                 // Packed whole when query s0 first needs it: the distance between micro-panels depends on K.
-                if (t0 <= s0) pack_b(v_panels, head.v.at(s0, 0), keys, HS);
-                score_tile(m.scores, mask, s0, HS, head.q.at(t0, 0), m.k_t + s0 * (HS / kPair<E>));
+                if (t0 <= s0) pack_b<P>(v_panels, head.v.at(s0, 0), keys, HS);
+                score_tile(m.scores, mask, s0, HS, q, m.k_t + s0 * (HS / kPair<P>));
                 const auto columns = [&](int64_t r) { return mask.columns(r, s0); };
-                softmax_tile(m.weights, m.scores, mask.rows, scale, columns, row_max, row_sum, rescale);
+                softmax_tile<E>(m.weights, m.scores, mask.rows, scale, columns, row_max, row_sum, rescale);
                 if (s0 > mask.first_tile())
                     for (int64_t r = 0; r < mask.rows; r++)
                         for_lanes(HS, [&](int64_t i, auto width) {
                             store(m.sum + r * HS + i, load(m.sum + r * HS + i, width) * rescale[r], width);
                         });
-                multiply_in_ranges(m.sum, mask.rows, HS, keys, Strided<E>{m.weights, kKeys, 1}, v_panels,
-                                   [&](int64_t r, int64_t n) { return KRange{0, mask.end(r + n - 1, s0)}; });
+                multiply_in_ranges<E>(m.sum, mask.rows, HS, keys, Strided<P>{m.weights, kKeys, 1}, v_panels,
+                                      [&](int64_t r, int64_t n) { return KRange{0, mask.end(r + n - 1, s0)}; });
             }
             for (int64_t r = 0; r < mask.rows; r++) {
                 E* out_row = out + (b * T + t0 + r) * C + h * HS;
@@ -223,32 +246,55 @@ void attention_forward(Cpu& cpu, E* out, float* lse, const E* qkv, const Attenti
     });
 }
 
-// Stores two rows of a tile (kQueries, kKeys) whose transpose will be multiplied: bf16 in pairs.
-ANVIL_INLINE void store_two_rows(float* to, F32x16 first, F32x16 second) {
-    store(to, first);
-    store(to + kKeys, second);
-}
-ANVIL_INLINE void store_two_rows(bf16* to, F32x16 first, F32x16 second) { store_pairs(to, first, second); }
 template <class E>
-Strided<E> transposed_tile(const E* tile) {
-    return {tile, kPair<E>, kKeys};
+void attention_forward(Cpu& cpu, E* out, float* lse, const E* qkv, const AttentionShape& shape) {
+    const OpScope op(cpu, __func__, attention_forward_cost<E>(shape, Cpu::kExpFlops, seen_scores(shape)));
+    check_attention<E>(shape);
+    with_packed_type<E>([&](auto zero) { attention_forward_as<decltype(zero)>(cpu, out, lse, qkv, shape); });
 }
 
-template <class E>
+// Stores two rows of a tile (kQueries, kKeys) whose transpose will be multiplied, and whose rows are its terms.
+template <class E, class P>
+ANVIL_INLINE void store_two_rows(P* to, F32x16 first, F32x16 second) {
+    if constexpr (kPair<P> == 2) {
+        store_pairs(to, first, second);
+    } else if constexpr (kWidens<P, E>) {
+        for (int i = 0; i < kRegisters; i++) {
+            first.part[i] = to_f32(to_bf16(first.part[i]));
+            second.part[i] = to_f32(to_bf16(second.part[i]));
+        }
+        store(to, second);
+        store(to + kKeys, first);
+    } else {
+        store(to, first);
+        store(to + kKeys, second);
+    }
+}
+template <class P>
+Strided<P> transposed_tile(const P* tile) {
+    return {tile, kPair<P>, kKeys};
+}
+
+template <class E, class P>
 struct AttentionBackwardScratch {
-    float *k_t, *v_t;     // packed (HS, T)
-    float* k;             // packed (kKeys, HS) for each tile of keys
-    float *q, *d_out;     // packed (kQueries, HS)
-    float *scores, *dp;   // (kQueries, kKeys)
-    float *dk, *dv, *dq;  // (T, HS), (T, HS), (kQueries, HS)
-    E *p_t, *ds_t;        // (kQueries, kKeys), read by transposed_tile()
-    E* ds;                // (kQueries, kKeys); in fp32 the same memory as ds_t
+    // In fp32 rows of dS serve as terms and as rows of A.
+    static constexpr bool kSharesDs = sizeof(E) == sizeof(float);
+
+    float *k_t, *v_t;            // packed (HS, T)
+    float* k;                    // packed (kKeys, HS) for each tile of keys
+    float *q, *d_out;            // packed (kQueries, HS)
+    float *q_rows, *d_out_rows;  // (kQueries, HS), if they are widened
+    float *scores, *dp;          // (kQueries, kKeys)
+    float *dk, *dv, *dq;         // (T, HS), (T, HS), (kQueries, HS)
+    P *p_t, *ds_t;               // (kQueries, kKeys), read by transposed_tile()
+    P* ds;                       // (kQueries, kKeys); in fp32 the same memory as ds_t
 
     AttentionBackwardScratch(Cpu& cpu, int64_t T, int64_t HS) {
         constexpr int64_t kTile = kQueries * kKeys;
-        const int64_t k_t_size = packed_size<E>(HS, T), k_size = (T + kKeys - 1) / kKeys * packed_size<E>(kKeys, HS);
-        const int64_t q_size = packed_size<E>(kQueries, HS);
-        k_t = cpu.thread_scratch(2 * k_t_size + k_size + 2 * q_size + 5 * kTile + 2 * T * HS + kQueries * HS);
+        const int64_t k_t_size = packed_size<P, E>(HS, T);
+        const int64_t k_size = (T + kKeys - 1) / kKeys * packed_size<P, E>(kKeys, HS);
+        const int64_t q_size = packed_size<P, E>(kQueries, HS);
+        k_t = cpu.thread_scratch(2 * k_t_size + k_size + 2 * q_size + 5 * kTile + 2 * T * HS + 3 * kQueries * HS);
         v_t = k_t + k_t_size;
         k = v_t + k_t_size;
         q = k + k_size;
@@ -258,31 +304,32 @@ struct AttentionBackwardScratch {
         dk = dp + kTile;
         dv = dk + T * HS;
         dq = dv + T * HS;
-        p_t = reinterpret_cast<E*>(dq + kQueries * HS);
+        q_rows = dq + kQueries * HS;
+        d_out_rows = q_rows + kQueries * HS;
+        p_t = reinterpret_cast<P*>(d_out_rows + kQueries * HS);
         ds_t = p_t + kTile;
-        ds = sizeof(E) == sizeof(float) ? ds_t : ds_t + kTile;
+        ds = kSharesDs ? ds_t : ds_t + kTile;
     }
 };
 
 // With P the softmax, dP = dout v^T and delta[t] = dout[t] . out[t]  (D in Dao et al., section B.2):
 //   dv = P^T dout,   dS = P (dP - delta) scale,   dq = dS k,   dk = dS^T q,   dv and dk summed over the group's query
 //   heads
-template <class E>
-void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const float* lse, const E* qkv,
-                        const AttentionShape& shape) {
-    const OpScope op(cpu, __func__, attention_backward_cost<E>(shape, Cpu::kExpFlops, seen_scores(shape)));
-    check_attention<E>(shape);
+template <class P, class E>
+void attention_backward_as(Cpu& cpu, E* dqkv, const E* dout, const E* out, const float* lse, const E* qkv,
+                           const AttentionShape& shape) {
     const int64_t T = shape.T, NH = shape.NH, NKV = shape.NKV, HS = shape.HS, C = NH * HS, group = NH / NKV;
-    const int64_t k_block = packed_size<E>(kKeys, HS);
+    const int64_t k_block = packed_size<P, E>(kKeys, HS);
     const float scale = shape.score_scale();
     parallel_tasks(cpu, shape.B * NKV, [=, &cpu](int64_t kv_index) {
         const int64_t b = kv_index / NKV, first_head = kv_index % NKV * group;
         const AttentionHead<E> first(qkv, shape, b, first_head), first_grad(dqkv, shape, b, first_head);
-        const AttentionBackwardScratch<E> m(cpu, T, HS);
-        pack_b(m.k_t, first.k.transposed(), HS, T);
-        pack_b(m.v_t, first.v.transposed(), HS, T);
+        const AttentionBackwardScratch<E, P> m(cpu, T, HS);
+        constexpr bool kSharesDs = m.kSharesDs;
+        pack_b<P>(m.k_t, first.k.transposed(), HS, T);
+        pack_b<P>(m.v_t, first.v.transposed(), HS, T);
         for (int64_t s0 = 0; s0 < T; s0 += kKeys)
-            pack_b(m.k + s0 / kKeys * k_block, first.k.at(s0, 0), std::min(kKeys, T - s0), HS);
+            pack_b<P>(m.k + s0 / kKeys * k_block, first.k.at(s0, 0), std::min(kKeys, T - s0), HS);
         std::fill_n(m.dk, 2 * T * HS, 0.f);
 
         for (int64_t h = first_head; h < first_head + group; h++) {
@@ -291,8 +338,10 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
             const float* head_lse = lse + (b * NH + h) * T;
             for (int64_t t0 = 0; t0 < T; t0 += kQueries) {
                 const TileMask mask(shape, b, t0);
-                pack_b(m.q, head.q.at(t0, 0), mask.rows, HS);
-                pack_b(m.d_out, head_dout.at(t0, 0), mask.rows, HS);
+                pack_b<P>(m.q, head.q.at(t0, 0), mask.rows, HS);
+                pack_b<P>(m.d_out, head_dout.at(t0, 0), mask.rows, HS);
+                const Strided<P> q = rows_as_operand<E, P>(head.q.at(t0, 0), mask.rows, HS, m.q_rows);
+                const Strided<P> d_out = rows_as_operand<E, P>(head_dout.at(t0, 0), mask.rows, HS, m.d_out_rows);
                 std::fill_n(m.dq, mask.rows * HS, 0.f);
                 float delta[kQueries] = {}, minus_lse[kQueries] = {};
                 for (int64_t r0 = 0; r0 < mask.rows; r0 += kLanes) {
@@ -308,8 +357,8 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
                 }
                 for (int64_t s0 = mask.first_tile(); s0 < mask.limit(); s0 += kKeys) {
                     const int64_t keys = std::min(kKeys, T - s0);
-                    score_tile(m.scores, mask, s0, HS, head.q.at(t0, 0), m.k_t + s0 * (HS / kPair<E>));
-                    score_tile(m.dp, mask, s0, HS, head_dout.at(t0, 0), m.v_t + s0 * (HS / kPair<E>));
+                    score_tile(m.scores, mask, s0, HS, q, m.k_t + s0 * (HS / kPair<P>));
+                    score_tile(m.dp, mask, s0, HS, d_out, m.v_t + s0 * (HS / kPair<P>));
                     for (int64_t r0 = 0; r0 < mask.rows; r0 += 2) {
                         const uint64_t columns[2] = {mask.columns(r0, s0), mask.columns(r0 + 1, s0)};
                         const int64_t lanes = lanes_of(columns[0] | columns[1]);
@@ -321,15 +370,15 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
                                 const auto seen_only = [&](F32x16 x) { return select_lanes(x, columns[i] >> s, 0); };
                                 weights[i] = seen_only(exp(fma(load(m.scores + at), scale, minus_lse[r])));
                                 d_scores[i] = seen_only(weights[i] * (load(m.dp + at) - delta[r]) * scale);
-                                if (m.ds != m.ds_t) store(m.ds + at, d_scores[i]);
+                                if (!kSharesDs) store_operand<E>(m.ds + at, d_scores[i]);
                             }
-                            store_two_rows(m.p_t + r0 * kKeys + s * kPair<E>, weights[0], weights[1]);
-                            store_two_rows(m.ds_t + r0 * kKeys + s * kPair<E>, d_scores[0], d_scores[1]);
+                            store_two_rows<E>(m.p_t + r0 * kKeys + s * kPair<P>, weights[0], weights[1]);
+                            store_two_rows<E>(m.ds_t + r0 * kKeys + s * kPair<P>, d_scores[0], d_scores[1]);
                         }
                         for (; s < kKeys; s += kLanes) {
-                            store_two_rows(m.p_t + r0 * kKeys + s * kPair<E>, zeros(), zeros());
-                            store_two_rows(m.ds_t + r0 * kKeys + s * kPair<E>, zeros(), zeros());
-                            if (m.ds != m.ds_t)
+                            store_two_rows<E>(m.p_t + r0 * kKeys + s * kPair<P>, zeros(), zeros());
+                            store_two_rows<E>(m.ds_t + r0 * kKeys + s * kPair<P>, zeros(), zeros());
+                            if (!kSharesDs)
                                 for (int64_t r = r0; r < r0 + 2; r++) store(m.ds + r * kKeys + s, zeros());
                         }
                     }
@@ -339,11 +388,12 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
                     };
                     const auto keys_of = [&](int64_t r, int64_t n) { return KRange{0, mask.end(r + n - 1, s0)}; };
                     const int64_t cols = std::min(kKeys, mask.limit() - s0);
-                    multiply_in_ranges(m.dv + s0 * HS, cols, HS, mask.rows, transposed_tile(m.p_t), m.d_out,
-                                       queries_of);
-                    multiply_in_ranges(m.dk + s0 * HS, cols, HS, mask.rows, transposed_tile(m.ds_t), m.q, queries_of);
-                    multiply_in_ranges(m.dq, mask.rows, HS, keys, Strided<E>{m.ds, kKeys, 1},
-                                       m.k + s0 / kKeys * k_block, keys_of);
+                    multiply_in_ranges<E>(m.dv + s0 * HS, cols, HS, mask.rows, transposed_tile(m.p_t), m.d_out,
+                                          queries_of);
+                    multiply_in_ranges<E>(m.dk + s0 * HS, cols, HS, mask.rows, transposed_tile(m.ds_t), m.q,
+                                          queries_of);
+                    multiply_in_ranges<E>(m.dq, mask.rows, HS, keys, Strided<P>{m.ds, kKeys, 1},
+                                          m.k + s0 / kKeys * k_block, keys_of);
                 }
                 for (int64_t r = 0; r < mask.rows; r++) convert_row(row_of(grad.q, t0 + r), m.dq + r * HS, HS);
             }
@@ -353,4 +403,13 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
             convert_row(row_of(first_grad.v, t), m.dv + t * HS, HS);
         }
     });
+}
+
+template <class E>
+void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const float* lse, const E* qkv,
+                        const AttentionShape& shape) {
+    const OpScope op(cpu, __func__, attention_backward_cost<E>(shape, Cpu::kExpFlops, seen_scores(shape)));
+    check_attention<E>(shape);
+    with_packed_type<E>(
+        [&](auto zero) { attention_backward_as<decltype(zero)>(cpu, dqkv, dout, out, lse, qkv, shape); });
 }

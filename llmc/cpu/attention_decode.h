@@ -55,7 +55,7 @@ void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* va
                     scores[j] = fma(broadcast(to_float(q[i])), load(tile + i * kCacheTile + j * kLanes), scores[j]);
             for (int64_t j = 0; j < kCacheTile / kLanes; j++) store(p + j * kLanes, scores[j]);
             const auto columns = [=](int64_t) { return columns_between(begin, end); };
-            softmax_tile(p, p, 1, scale, columns, row_max, row_sum, rescale);
+            softmax_tile<float>(p, p, 1, scale, columns, row_max, row_sum, rescale);
             for_lanes_unrolled(HS, [&](int64_t i, auto width) {
                 decltype(load(sum + i, width)) of_tile{};
                 for (int64_t s = begin; s < end; s++) of_tile = fma(load(v + s * HS + i, width), p[s], of_tile);

@@ -31,8 +31,8 @@ inline void round_sums(bf16* c, int64_t c_row, const float* sums, int64_t sums_r
     });
 }
 
-// One gemm(): its operands, its plan, and where they are packed.
-template <class Out, class T>
+// One gemm(): its operands, its plan, and where they are packed, as P.
+template <class Out, class P, class T>
 struct Gemm {
     static constexpr bool kRounds = !std::is_same_v<Out, float>;
 
@@ -81,10 +81,10 @@ struct Gemm {
     }
 
     // One block of K:   tile of C, or its sums  =  block.start + a_k (rows, terms) times a micro-panel of B
-    void multiply(const Tile& tile, const KBlock& block, Strided<T> a_k, const float* b_panel, Sums sums,
+    void multiply(const Tile& tile, const KBlock& block, Strided<P> a_k, const float* b_panel, Sums sums,
                   Ahead ahead = {}) const {
         Out* to = c + tile.i * c_row + tile.j;
-        if constexpr (std::is_same_v<T, bf16>)
+        if constexpr (std::is_same_v<P, bf16>)
             if (tiles)
                 return tiles(sums.data, sums.row, tile.rows, tile.cols, block.terms, a_k, b_panel,
                              block.start == KBlock::from_zero ? Write::set : Write::add);
@@ -123,39 +123,48 @@ struct Gemm {
         const int64_t kc = std::min(plan.KC, plan.K - pc);
         const int64_t cols = std::min<int64_t>(kNR, std::min(plan.NC, plan.N - jc) - jr);
         float* to = packed_b + jr * plan.packed_depth(kc);
-        pack_micro_panel<kNR>(to, b.at(pc, jc + jr), kc, cols);
-        std::fill(to + packed_size<T>(kc, 1), to + kNR * plan.packed_depth(kc), 0.f);
+        pack_micro_panel<kNR, P>(to, b.at(pc, jc + jr), kc, cols);
+        std::fill(to + packed_size<P, T>(kc, 1), to + kNR * plan.packed_depth(kc), 0.f);
     }
 
     // Packs rows [i, i + rows) of A, columns from pc on.
     void pack_a_block(int64_t i, int64_t rows, int64_t pc) const {
         const int64_t kc = std::min(plan.KC, plan.K - pc);
-        if (!tiles) return pack_a(packed_a + i * plan.packed_depth(kc), a.at(i, pc), rows, kc);
-        if constexpr (std::is_same_v<T, bf16>)
+        if constexpr (kWidens<P, T>)
+            if (a.col == 1)
+                return widen_rows(packed_a + i * plan.widened_row(), plan.widened_row(), a.at(i, pc), rows, kc);
+        if (!tiles) return pack_a<P>(packed_a + i * plan.packed_depth(kc), a.at(i, pc), rows, kc);
+        if constexpr (std::is_same_v<P, bf16>)
             for (int64_t k = 0; k < kc; k += plan.kernel.KB)
                 pack_a_tiles(packed_tile_rows(i, k), a.at(i, pc + k), rows, std::min(plan.kernel.KB, kc - k));
     }
     // Packed A for tiles is (KC / KB, M, KB).
-    T* packed_tile_rows(int64_t i, int64_t k) const {
+    P* packed_tile_rows(int64_t i, int64_t k) const {
         const int64_t padded_rows = (plan.M + plan.kernel.MR - 1) / plan.kernel.MR * plan.kernel.MR;
-        return reinterpret_cast<T*>(packed_a) + k * padded_rows + i * plan.kernel.KB;
+        return reinterpret_cast<P*>(packed_a) + k * padded_rows + i * plan.kernel.KB;
     }
 
     // A from row i and term pc + k on, packed or in place.
-    Strided<T> a_panel(int64_t i, int64_t pc, int64_t k) const {
-        if (!plan.packs_a) return a.at(i, pc + k);
+    Strided<P> a_panel(int64_t i, int64_t pc, int64_t k) const {
+        if constexpr (kWidens<P, T>) {
+            if (a.col == 1) return {packed_a + i * plan.widened_row() + k, plan.widened_row(), 1};
+        } else {
+            if (!plan.packs_a) return a.at(i, pc + k);
+        }
         if (tiles) return {packed_tile_rows(i, k), plan.kernel.KB, 1};
         const float* panel = packed_a + i * plan.packed_depth(std::min(plan.KC, plan.K - pc));
-        return {reinterpret_cast<const T*>(panel) + k * kMR, kPair<T>, kMR};
+        return {reinterpret_cast<const P*>(panel) + k * kMR, kPair<P>, kMR};
     }
 
-    // How often the micro-kernel asks for memory in a block of `terms`.
-    static int64_t prefetches(int64_t terms) { return terms / (kStepsPerPrefetch * kPair<T>); }
-    // The block of B after this one, of this micro-panel or the next, in parts: the micro-kernel asks for all of it while
-    // it multiplies `rows` rows of A by this one.
-    static Ahead next_block(const float* b_block, int64_t terms, int64_t rows) {
-        const int64_t size = packed_size<T>(terms, 1), parts = (rows + kMR - 1) / kMR * prefetches(terms);
-        return {reinterpret_cast<const char*>(b_block + size), parts > 0 ? (size / 16 + parts - 1) / parts : 0};
+    // Of the block of B after this one, of this micro-panel or the next, the part to ask for while
+    // tile `tile` of `tiles` is multiplied.
+    static Ahead next_block(const float* b_block, int64_t terms, int64_t tile, int64_t tiles) {
+        constexpr int64_t kLine = 64;
+        const int64_t bytes = packed_size<P>(terms, 1) * int64_t(sizeof(float));
+        const int64_t lines = (bytes / kLine + tiles - 1) / tiles, prefetches = terms / (kStepsPerPrefetch * kPair<P>);
+        if (prefetches == 0) return {};
+        const char* begin = reinterpret_cast<const char*>(b_block) + bytes + tile * lines * kLine;
+        return {begin, begin + lines * kLine, (lines + prefetches - 1) / prefetches};
     }
 
     // Loop 1, for each block of K: rows [ic, ic + MC) and columns [jc + jr, jc + jr + NR) of C, terms [pc, pc + KC).
@@ -169,19 +178,18 @@ struct Gemm {
         const float* b_panel = packed_b + jr * plan.packed_depth(kc);
         for (int64_t k = 0; k < kc; k += plan.kernel.KB) {
             const KBlock block = k_block(pc, k);
-            const float* b_block = b_panel + k / kPair<T> * kNR;
-            Ahead ahead = next_block(b_block, block.terms, all.rows);
-            for (int64_t ir = 0; ir < all.rows; ir += plan.kernel.MR) {
-                multiply({ic + ir, all.j, std::min(plan.kernel.MR, all.rows - ir), all.cols}, block,
-                         a_panel(ic + ir, pc, k), b_block, {sums.data + ir * sums.row, sums.row}, ahead);
-                ahead.data += ahead.lines * prefetches(block.terms) * 64;
-            }
+            const float* b_block = b_panel + k / kPair<P> * kNR;
+            const int64_t MR = plan.kernel.MR, blocks = (all.rows + MR - 1) / MR;
+            for (int64_t ir = 0; ir < all.rows; ir += MR)
+                multiply({ic + ir, all.j, std::min(MR, all.rows - ir), all.cols}, block, a_panel(ic + ir, pc, k),
+                         b_block, {sums.data + ir * sums.row, sums.row},
+                         next_block(b_block, block.terms, ir / MR, blocks));
         }
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
 
     // C (M, kLanes) from column j on, with B in place. At the right edge the lanes begin before j, so that all exist.
-    void multiply_in_place(int64_t j, Strided<StreamedA<T>> a) const {
+    void multiply_in_place(int64_t j, Strided<P> a) const {
         const int64_t first = std::min(j, plan.N - kLanes), new_cols = first + kLanes - j;
         for (int64_t i = 0; i < plan.M; i += kStreamedRows) {
             const int64_t rows = std::min<int64_t>(kStreamedRows, plan.M - i);
@@ -201,22 +209,27 @@ struct Gemm {
         const Sums sums = sums_of_tiles(all, {sums_of_thread, kNR});
         for (int64_t k = 0; k < plan.K; k += plan.kernel.KB) {
             const KBlock block = k_block(0, k);
-            pack_micro_panel<kNR>(b_panel, b.at(k, j), block.terms, all.cols);
-            multiply(all, block, a.at(0, k), b_panel, sums);
+            pack_micro_panel<kNR, P>(b_panel, b.at(k, j), std::min(block.terms, plan.K - k), all.cols);
+            multiply(all, block, a_panel(0, 0, k), b_panel, sums);
         }
         round_sums_of_tiles(all, sums);
     }
 };
 
-// c (M, N), rows c_row apart  (=, +=)  a (M, K) b (K, N) + bias (N, may be null). Sums are float. A bf16 c is rounded
-// once, from complete sums, and can only be overwritten. A bias requires a, b and c of one type, and Write::set.
-template <class Out, class T>
-void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, Strided<T> b,
-          const std::type_identity_t<T>* bias, Write write) {
-    using Call = Gemm<Out, T>;
+// What multiplies operands of T that are packed as P.
+template <class P, class T>
+GemmKernel gemm_kernel() {
+    return tile_kernel_of<P>() ? amx_kernel() : kWidens<P, T> ? widening_kernel() : register_kernel<P>();
+}
+
+// gemm() with operands that are multiplied as P
+template <class P, class Out, class T>
+void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, Strided<T> b,
+             const std::type_identity_t<T>* bias, Write write) {
+    using Call = Gemm<Out, P, T>;
     ensure(write == Write::set || (!Call::kRounds && !bias));
     ensure((std::is_same_v<T, Out>) || !bias);
-    const TileKernel tiles = tile_kernel_of<T>();
+    const TileKernel tiles = tile_kernel_of<P>();
     const GemmPlan plan = gemm_plan({.M = M,
                                      .N = N,
                                      .K = K,
@@ -224,12 +237,12 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
                                      .a_transposed = a.col != 1,
                                      .rounds_c = Call::kRounds,
                                      .streams_b = std::is_same_v<T, Out> && b.row == 1 && write == Write::set},
-                                    tiles ? amx_kernel() : register_kernel<T>());
+                                    gemm_kernel<P, T>());
     Call call{plan, tiles, c, c_row, a, b, bias, write};
     if constexpr (std::is_same_v<T, Out>)
         if (plan.streams_b) {
-            Strided<StreamedA<T>> a_terms;
-            if constexpr (kMultipliesPairs<T>) {
+            Strided<P> a_terms;
+            if constexpr (!kWidens<P, T>) {
                 a_terms = a;
             } else {
                 float* wide = cpu.shared_scratch(M * K);
@@ -243,13 +256,6 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
                            [=](int64_t task) { call.multiply_in_place(task * kLanes, a_terms); });
             return;
         }
-    if (plan.few_rows) {
-        parallel_tasks(cpu, num_panels(N), [=, &cpu](int64_t panel) {
-            float* scratch = cpu.thread_scratch(plan.thread_panel_size() + plan.thread_sums_size());
-            call.multiply_few_rows(panel * kNR, scratch, scratch + plan.thread_panel_size());
-        });
-        return;
-    }
 
     call.packed_b = cpu.shared_scratch(plan.packed_b_size() + plan.packed_a_size() + plan.kept_sums_size());
     call.packed_a = call.packed_b + plan.packed_b_size();
@@ -257,6 +263,16 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
     const int64_t rows_together = tiles ? plan.kernel.MR : kPackedTogether * kMR;
     const int64_t packs_of_a = plan.packs_a ? (M + rows_together - 1) / rows_together : 0;
     const int64_t blocks_of_rows = (M + plan.MC - 1) / plan.MC;
+    if (plan.few_rows) {
+        parallel_tasks(cpu, packs_of_a, [=](int64_t task) {
+            call.pack_a_block(task * rows_together, std::min(rows_together, M - task * rows_together), 0);
+        });
+        parallel_tasks(cpu, num_panels(N), [=, &cpu](int64_t panel) {
+            float* scratch = cpu.thread_scratch(plan.thread_panel_size() + plan.thread_sums_size());
+            call.multiply_few_rows(panel * kNR, scratch, scratch + plan.thread_panel_size());
+        });
+        return;
+    }
     for (int64_t jc = 0; jc < N; jc += plan.NC) {  // loop 5
         const int64_t panels = num_panels(std::min(plan.NC, N - jc));
         for (int64_t pc = 0; pc < K; pc += plan.KC) {  // loop 4
@@ -272,4 +288,12 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
             });
         }
     }
+}
+
+// c (M, N), rows c_row apart  (=, +=)  a (M, K) b (K, N) + bias (N, may be null). Sums are float. A bf16 c is rounded
+// once, from complete sums, and can only be overwritten. A bias requires a, b and c of one type, and Write::set.
+template <class Out, class T>
+void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, Strided<T> b,
+          const std::type_identity_t<T>* bias, Write write) {
+    with_packed_type<T>([&](auto zero) { gemm_as<decltype(zero)>(cpu, c, c_row, M, N, K, a, b, bias, write); });
 }

@@ -8,9 +8,9 @@ in the order of k, and blocks are added in order. MR and NR, which depend on the
 threads do not affect it, so every processor gives the same bits.
 
 A and B are float or bf16, sums are always float. bf16 is multiplied in pairs of neighbors in k, of which the second is
-added first. AVX-512's vdpbf16ps does this in one instruction, at up to twice the rate of fp32; other processors use two
-(test/cpu/gemm_test.cpp: the same bits, except for subnormals, below 1.2e-38, which that instruction treats as zero). So
-packed bf16 consists of pairs, and an A that is read in place must have its pairs side by side.
+added first. AVX-512's vdpbf16ps does this in one instruction. Where that is slow or missing, bf16 is packed as floats in
+that order (bf16_pairs.h), with the same bits (test/cpu/gemm_test.cpp), except for subnormals, below 1.2e-38, which that
+instruction treats as zero. An A that is read in place must have its pairs side by side.
 
 Processors with AMX multiply bf16 in tiles, with another order of sums: gemm_tiles.h.
 
@@ -23,6 +23,7 @@ Processors with AMX multiply bf16 in tiles, with another order of sums: gemm_til
 #include <type_traits>
 #include "llmc/base/bf16.h"       // bf16
 #include "llmc/ops/matmul.h"      // Write
+#include "llmc/cpu/bf16_pairs.h"  // multiplies_pairs
 #include "llmc/cpu/gemm_pack.h"   // packed_size, Strided
 #include "llmc/cpu/gemm_tiles.h"  // tile_kernel_of
 #include "llmc/cpu/simd.h"
@@ -41,15 +42,6 @@ ANVIL_INLINE FloatRegister second_of_pairs(FloatRegister pairs) {
     return FloatRegister(UintRegister(pairs) & 0xFFFF0000u);
 }
 
-// Whether one instruction multiplies and adds registers of T: pairs of bf16 need AVX512-BF16.
-#if defined(__AVX512BF16__)
-template <class T>
-inline constexpr bool kMultipliesPairs = true;
-#else
-template <class T>
-inline constexpr bool kMultipliesPairs = std::is_same_v<T, float>;
-#endif
-
 template <class T>
 ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatRegister sum) {
     if constexpr (std::is_same_v<T, float>) {
@@ -57,7 +49,7 @@ ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatR
     } else {
 #if defined(__AVX512BF16__)
         return _mm512_dpbf16_ps(sum, __m512bh(a), __m512bh(b));
-#else
+#else  // only in tests
         return fma(first_of_pairs(a), first_of_pairs(b), fma(second_of_pairs(a), second_of_pairs(b), sum));
 #endif
     }
@@ -87,10 +79,9 @@ ANVIL_INLINE void store_register(bf16* p, FloatRegister x) {
     std::memcpy(p, &halves, sizeof halves);
 }
 
-// Memory that will be needed soon: the micro-kernel asks for `lines` cache lines of it at a time, from `data` on, and
-// brings them into L2.
+// Memory that will be needed soon: the micro-kernel brings it into L2, `lines` cache lines at a time.
 struct Ahead {
-    const char* data = nullptr;
+    const char *begin = nullptr, *end = nullptr;
     int64_t lines = 0;
 };
 // The micro-kernel asks for memory every four steps of k.
@@ -115,7 +106,8 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
                 before_next += before.row;
             }
         }
-        for (int64_t line = 0; line < ahead.lines; line++, ahead.data += 64) __builtin_prefetch(ahead.data, 0, 2);
+        if (ahead.begin < ahead.end)
+            for (int64_t line = 0; line < ahead.lines; line++, ahead.begin += 64) __builtin_prefetch(ahead.begin, 0, 2);
     };
     FloatRegister sum[rows][kNRRegisters] = {};
     // One pointer per three rows, at offsets that addresses can encode: one per row would need too many registers.
@@ -124,7 +116,7 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
 #pragma GCC unroll 4
     for (int g = 0; g < groups; g++) a_k[g] = a.data + 3 * g * a.row;
     const int64_t step = kPair<T> * a.col;
-    const auto multiply_step = [&]() __attribute__((always_inline)) {
+    const auto multiply_step = [&]() ANVIL_LAMBDA {
         FloatRegister b[kNRRegisters];
 #pragma GCC unroll 4
         for (int r = 0; r < kNRRegisters; r++) b[r] = load_register(panel + r * kRegisterLanes);
@@ -206,4 +198,12 @@ void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
         if (tiles) return tiles(c, c_row, M, N, K, a, panels, write);
     const Addend before = write == Write::add ? Addend{c, c_row} : Addend{};
     multiply_panels_in_registers<float>(c, c_row, M, N, K, a, panels, before, nullptr);
+}
+
+// Calls f with a zero of the type as which operands of T are multiplied here: bf16 may be widened to float.
+template <class T, class F>
+auto with_packed_type(F&& f) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (!tile_kernel() && !multiplies_pairs()) return f(float{});
+    return f(T{});
 }

@@ -5,12 +5,16 @@ micro-panels of MR rows. The last micro-panel is padded with zeros.
   packed B   (panels, K, NR)      a micro-panel is contiguous, with row k after row k - 1
   packed A   (panels, K, MR)      the same for the transpose of A
 
-bf16 is multiplied in pairs of neighbors in k: the two values of a pair lie side by side, (panels, K / 2, NR, 2).
+bf16 is packed as P, one of two types (bf16_pairs.h). As bf16, it is multiplied in pairs of neighbors in k: the two
+values of a pair lie side by side, (panels, K / 2, NR, 2). As float, it is widened, and neighbors in k change places,
+because the second of a pair is added first.
 */
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/cpu/gemm_plan.h"  // kMR, kNR, kPair
 #include "llmc/cpu/simd.h"
@@ -29,10 +33,15 @@ Strided(const T*, int64_t, int64_t) -> Strided<T>;  // clang before 17 deduces n
 
 // The number of micro-panels of B (K, N).
 inline int64_t num_panels(int64_t N) { return (N + kNR - 1) / kNR; }
+// The steps of the micro-kernel for K terms of T that are packed as P.
+template <class P, class T = P>
+constexpr int64_t packed_steps(int64_t K) {
+    return (K + kPair<T> - 1) / kPair<T> * (kPair<T> / kPair<P>);
+}
 // The size of packed B in floats.
-template <class T>
+template <class P, class T = P>
 int64_t packed_size(int64_t K, int64_t N) {
-    return num_panels(N) * kNR * ((K + kPair<T> - 1) / kPair<T>);
+    return num_panels(N) * kNR * packed_steps<P, T>(K);
 }
 
 // to = lanes at(0), at(1), ... of a and b together, four bytes each. The indices are written out because nvcc drops a
@@ -111,32 +120,58 @@ ANVIL_INLINE void transpose_lanes(V (&r)[n]) {
     }
 }
 
-// to (8, 8)  <-  the transpose of from (8, 8), of four bytes each; rows lie to_row and from_row bytes apart
-ANVIL_INLINE void transpose_8x8(void* to, int64_t to_row, const void* from, int64_t from_row) {
-    typedef float V8 __attribute__((vector_size(32)));
-    V8 r[8];
+// The transpose of from (8, 8), of four bytes each; rows lie from_row bytes apart
+typedef float V8 __attribute__((vector_size(32)));
+ANVIL_INLINE void load_transposed(V8 (&r)[8], const void* from, int64_t from_row) {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) std::memcpy(&r[i], static_cast<const char*>(from) + i * from_row, sizeof(V8));
     transpose_lanes(r);
+}
+ANVIL_INLINE void transpose_8x8(void* to, int64_t to_row, const void* from, int64_t from_row) {
+    V8 r[8];
+    load_transposed(r, from, from_row);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) std::memcpy(static_cast<char*>(to) + i * to_row, &r[i], sizeof(V8));
 }
 
-// One row of a micro-panel: a row of floats, or two rows of bf16 in pairs.
-template <int width>
-ANVIL_INLINE void pack_row(float* to, const float* from, int64_t) {
-    std::memcpy(to, from, width * sizeof(float));
+// Whether operands of T are packed as the wider P.
+template <class P, class T>
+inline constexpr bool kWidens = sizeof(P) > sizeof(T);
+
+// kPair<T> rows of a micro-panel: one of floats, or two of bf16 in pairs or widened
+template <int width, class P, class T>
+ANVIL_INLINE void pack_row(float* to, const T* from, int64_t next_row) {
+    if constexpr (kWidens<P, T>) {
+        for (int j = 0; j < width; j++) to[j] = to_float(from[next_row + j]);
+        for (int j = 0; j < width; j++) to[width + j] = to_float(from[j]);
+    } else if constexpr (kPair<T> == 2) {
+        uint32_t pairs[width];
+        for (int j = 0; j < width; j++) pairs[j] = from[j].bits | uint32_t(from[next_row + j].bits) << 16;
+        std::memcpy(to, pairs, sizeof pairs);
+    } else {
+        std::memcpy(to, from, width * sizeof(float));
+    }
 }
-template <int width>
-ANVIL_INLINE void pack_row(float* to, const bf16* from, int64_t next_row) {
-    uint32_t pairs[width];
-    for (int j = 0; j < width; j++) pairs[j] = from[j].bits | uint32_t(from[next_row + j].bits) << 16;
-    std::memcpy(to, pairs, sizeof pairs);
+// The same for eight times as many rows of eight columns, which are contiguous and lie from_col apart
+template <int width, class P, class T>
+ANVIL_INLINE void pack_eight_columns(float* to, const T* from, int64_t from_col) {
+    typedef uint32_t U8 __attribute__((vector_size(32)));
+    V8 r[8];
+    load_transposed(r, from, from_col * int64_t(sizeof(T)));
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        if constexpr (kWidens<P, T>) {
+            const U8 second = U8(r[i]) & 0xFFFF0000u, first = U8(r[i]) << 16;
+            std::memcpy(to + 2 * i * width, &second, sizeof second);
+            std::memcpy(to + (2 * i + 1) * width, &first, sizeof first);
+        } else {
+            std::memcpy(to + i * width, &r[i], sizeof r[i]);
+        }
+    }
 }
 
-// One micro-panel:   to (K / kPair, width, kPair)  <-  from (K, cols), zeros beyond K and cols; one of from's strides
-// is 1
-template <int width, class T>
+// One micro-panel:   to (steps of k, width)  <-  from (K, cols), zeros beyond K and cols; one of from's strides is 1
+template <int width, class P, class T>
 void pack_micro_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
     constexpr int64_t pair = kPair<T>;
     const bool transposed = from.col != 1;
@@ -144,51 +179,73 @@ void pack_micro_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
     if (!transposed && cols == width) {   // copies of constant size are two or three instructions
         whole_k = K / pair * pair, whole_cols = cols;
         for (int64_t k = 0; k < whole_k; k += pair)
-            pack_row<width>(to + k / pair * width, from.data + k * from.row, from.row);
+            pack_row<width, P>(to + k / kPair<P> * width, from.data + k * from.row, from.row);
     } else if (transposed) {
         // std::max: g++ 12.0 would warn about a negative number, which `cols` never is.
         whole_k = K / (8 * pair) * (8 * pair), whole_cols = std::max<int64_t>(cols, 0) / 8 * 8;
         for (int64_t j = 0; j < whole_cols; j += 8)
             for (int64_t k = 0; k < whole_k; k += 8 * pair)
-                transpose_8x8(to + k / pair * width + j, width * sizeof(float), from.data + k + j * from.col,
-                              from.col * int64_t(sizeof(T)));
+                pack_eight_columns<width, P>(to + k / kPair<P> * width + j, from.data + k + j * from.col, from.col);
     }
-    T* out = reinterpret_cast<T*>(to);
+    P* out = reinterpret_cast<P*>(to);
     for (int64_t k = 0; k < (K + pair - 1) / pair * pair; k++)
-        for (int64_t j = k < whole_k ? whole_cols : 0; j < width; j++)
-            out[(k / pair * width + j) * pair + k % pair] =
-                k < K && j < cols ? from.data[k * from.row + j * from.col] : T{};
+        for (int64_t j = k < whole_k ? whole_cols : 0; j < width; j++) {
+            const T value = k < K && j < cols ? from.data[k * from.row + j * from.col] : T{};
+            if constexpr (kWidens<P, T>)
+                out[(k ^ 1) * width + j] = to_float(value);
+            else
+                out[(k / pair * width + j) * pair + k % pair] = value;
+        }
 }
 
 // Micro-panels of a transposed A that are packed together: one alone uses few values of each cache line of A, which
 // would be fetched again for the next.
 inline constexpr int kPackedTogether = 96 / kMR;
 
-// One step of k of a micro-panel of a transposed A: `rows` lanes, zeros in the others and beyond K.
-ANVIL_INLINE FloatRegister load_step(const float* p, int rows, int64_t, int64_t) {
+// Neighbors change places: lanes 1, 0, 3, 2, ...
+constexpr int neighbor_lane(int lane) { return lane ^ 1; }
+ANVIL_INLINE FloatRegister swap_neighbors(FloatRegister x) {
+    FloatRegister out;
+    pick_lanes<neighbor_lane>(out, x, x);
+    return out;
+}
+
+// The first n lanes from memory, zeros in the others. Memory after those lanes is not accessed.
+ANVIL_INLINE FloatRegister load_lanes(const float* p, int n) {
 #if defined(__AVX512F__)
-    return _mm512_maskz_loadu_ps(lane_mask(rows), p);
+    return _mm512_maskz_loadu_ps(lane_mask(n), p);
 #elif defined(__AVX2__)
-    return _mm256_maskload_ps(p, lane_mask(rows));
+    return _mm256_maskload_ps(p, lane_mask(n));
 #else
     FloatRegister x{};
-    std::memcpy(&x, p, size_t(rows) * sizeof(float));
+    std::memcpy(&x, p, size_t(n) * sizeof(float));
     return x;
 #endif
 }
-ANVIL_INLINE Bf16Register load_halves(const bf16* p, int rows) {
+ANVIL_INLINE FloatRegister load_lanes(const bf16* p, int n) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-    return Bf16Register(_mm256_maskz_loadu_epi16(lane_mask(rows), p));
+    return to_f32(Bf16Register(_mm256_maskz_loadu_epi16(lane_mask(n), p)));
 #else
-    Bf16Register x{};
-    std::memcpy(&x, p, size_t(rows) * sizeof(bf16));
-    return x;
+    Bf16Register halves{};
+    if (n == kRegisterLanes)  // a constant size is one instruction
+        std::memcpy(&halves, p, sizeof halves);
+    else
+        std::memcpy(&halves, p, size_t(n) * sizeof(bf16));
+    return to_f32(halves);
 #endif
 }
-ANVIL_INLINE FloatRegister load_step(const bf16* p, int rows, int64_t next_row, int64_t terms) {
-    const FloatRegister first = to_f32(load_halves(p, rows));
-    const FloatRegister second = terms > 1 ? to_f32(load_halves(p + next_row, rows)) : FloatRegister{};
-    return FloatRegister(UintRegister(first) >> 16 | UintRegister(second));
+
+// One step of k for n rows of a micro-panel, from K terms of which each has its rows side by side. A constant K beyond
+// those that are needed saves comparisons.
+template <class P, class T, class Terms>
+ANVIL_INLINE FloatRegister load_step(Strided<T> from, int64_t step, int n, Terms K) {
+    const auto term = [=](int64_t k) { return k < K ? load_lanes(from.data + k * from.col, n) : FloatRegister{}; };
+    if constexpr (kWidens<P, T>)
+        return term(step ^ 1);
+    else if constexpr (kPair<T> == 2)
+        return FloatRegister(UintRegister(term(2 * step)) >> 16 | UintRegister(term(2 * step + 1)));
+    else
+        return term(step);
 }
 
 // Four steps of k of MR rows, in the first lanes of four registers, are three registers of the micro-panel. This is the
@@ -199,47 +256,61 @@ constexpr int packed_lane(int lane) {
     return (at / kMR - part) * kRegisterLanes + at % kMR;
 }
 
-// pack_a() for an A whose columns are contiguous
-template <class T>
+// pack_a() for an A whose columns are contiguous, where MR is three quarters of a register
+template <class P, class T>
 void pack_transposed_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
-    static_assert(4 * kMR == 3 * kRegisterLanes);
-    constexpr int64_t pair = kPair<T>;
-    const int64_t steps = (K + pair - 1) / pair;
-    for (int64_t step = 0; step < steps; step += 4)
-        for (int64_t i = 0; i < rows; i += kMR) {
-            const int64_t steps_here = std::min<int64_t>(4, steps - step);
-            const int rows_here = int(std::min<int64_t>(kMR, rows - i));
-            FloatRegister r[4] = {}, packed[3];
+    const int64_t steps = packed_steps<P, T>(K);
+    const auto four_steps = [=](FloatRegister(&packed)[3], int64_t i, int64_t step, auto terms) ANVIL_LAMBDA {
+        FloatRegister r[4];
 #pragma GCC unroll 4
-            for (int s = 0; s < 4; s++) {
-                const int64_t k = (step + s) * pair;
-                if (s < steps_here) r[s] = load_step(a.data + i + k * a.col, rows_here, a.col, K - k);
-            }
-            pick_lanes<packed_lane<0>>(packed[0], r[0], r[1]);
-            pick_lanes<packed_lane<1>>(packed[1], r[1], r[2]);
-            pick_lanes<packed_lane<2>>(packed[2], r[2], r[3]);
-            float* at = to + i * steps + step * kMR;
-            if (steps_here == 4)
-                std::memcpy(at, packed, sizeof packed);
-            else
-                std::memcpy(at, packed, size_t(steps_here * kMR) * sizeof(float));
+        for (int s = 0; s < 4; s++)
+            r[s] = load_step<P>(a.at(i, 0), step + s, int(std::min<int64_t>(kMR, rows - i)), terms);
+        pick_lanes<packed_lane<0>>(packed[0], r[0], r[1]);
+        pick_lanes<packed_lane<1>>(packed[1], r[1], r[2]);
+        pick_lanes<packed_lane<2>>(packed[2], r[2], r[3]);
+    };
+    constexpr std::integral_constant<int64_t, std::numeric_limits<int64_t>::max()> kAll;
+    int64_t step = 0;
+    FloatRegister packed[3];
+    for (; (step + 4) * kPair<P> <= K; step += 4)
+        for (int64_t i = 0; i < rows; i += kMR) {
+            four_steps(packed, i, step, kAll);
+            std::memcpy(to + i * steps + step * kMR, packed, sizeof packed);
+        }
+    for (; step < steps; step += 4)
+        for (int64_t i = 0; i < rows; i += kMR) {
+            four_steps(packed, i, step, K);
+            std::memcpy(to + i * steps + step * kMR, packed,
+                        size_t(std::min<int64_t>(4, steps - step) * kMR) * sizeof(float));
         }
 }
 
-// to (panels, K / kPair, kMR, kPair)  <-  a (rows, K), zeros beyond K and rows
-template <class T>
-void pack_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
-    if constexpr (4 * kMR == 3 * kRegisterLanes)
-        if (a.row == 1) return pack_transposed_a(to, a, rows, K);
-    const int64_t panel = (K + kPair<T> - 1) / kPair<T> * kMR;
-    for (int64_t i = 0; i < rows; i += kMR, to += panel)
-        pack_micro_panel<kMR>(to, a.at(i, 0).transposed(), K, std::min<int64_t>(kMR, rows - i));
+// Rows of bf16 as floats:   to (rows, to_row)  <-  from (rows, K), zeros beyond K up to whole pairs
+inline void widen_rows(float* to, int64_t to_row, Strided<bf16> from, int64_t rows, int64_t K) {
+    for (int64_t i = 0; i < rows; i++, to += to_row) {
+        const bf16* row = from.data + i * from.row;
+        int64_t k = 0;
+        for (; k + kRegisterLanes <= K; k += kRegisterLanes) {
+            const FloatRegister x = swap_neighbors(load_lanes(row + k, kRegisterLanes));
+            std::memcpy(to + k, &x, sizeof x);
+        }
+        for (; k < packed_steps<float, bf16>(K); k++) to[k] = (k ^ 1) < K ? to_float(row[k ^ 1]) : 0;
+    }
 }
 
-// to (panels, K / kPair, kNR, kPair)  <-  b (K, N), zeros beyond K and N
-template <class T>
+// to (panels, steps of k, kMR)  <-  a (rows, K), zeros beyond K and rows
+template <class P, class T>
+void pack_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
+    if constexpr (4 * kMR == 3 * kRegisterLanes)
+        if (a.row == 1) return pack_transposed_a<P>(to, a, rows, K);
+    for (int64_t i = 0; i < rows; i += kMR, to += packed_steps<P, T>(K) * kMR)
+        pack_micro_panel<kMR, P>(to, a.at(i, 0).transposed(), K, std::min<int64_t>(kMR, rows - i));
+}
+
+// to (panels, steps of k, kNR)  <-  b (K, N), zeros beyond K and N
+template <class P, class T>
 void pack_b(float* to, Strided<T> b, int64_t K, int64_t N) {
-    const int64_t panel = packed_size<T>(K, 1);
+    const int64_t panel = packed_size<P, T>(K, 1);
     for (int64_t j = 0; j < N; j += kNR, to += panel)
-        pack_micro_panel<kNR>(to, b.at(0, j), K, std::min<int64_t>(kNR, N - j));
+        pack_micro_panel<kNR, P>(to, b.at(0, j), K, std::min<int64_t>(kNR, N - j));
 }

@@ -11,7 +11,7 @@ The blocking of a GEMM on a CPU, as a value: sizes and names are those of the lo
 
 Two things differ from BLIS. KC is divided into blocks of KB terms, which are part of the definition of the result: the
 micro-kernel sums one block, and the blocks are added in order (gemm_micro_kernel.h). And A is read in place unless it
-is transposed; then all of A (M, KC) is packed together with B, before loop 3, because all threads share it.
+is transposed or widened; then all of A (M, KC) is packed together with B, before loop 3, because all threads share it.
 
   const GemmPlan plan = gemm_plan({.M = 4096, .N = 3072, .K = 768, .threads = 2}, register_kernel<float>());
   puts(plan.text().c_str());
@@ -63,13 +63,17 @@ inline constexpr int64_t kMostStreamedRows = 8;
 struct GemmKernel {
     int64_t MR, NR, KB;
     int64_t k_step;         // packed operands are padded in k to a multiple of it
-    int64_t element_bytes;  // of A and B
+    int64_t element_bytes;  // of packed A and B
     bool tiles;
     int64_t streamed_rows;  // the most rows for which B may be read in place
+    bool widens = false;    // bf16 is packed as floats, A too
 };
 template <class T>
 constexpr GemmKernel register_kernel() {
     return {kMR, kNR, kBlockK<T>, kPair<T>, sizeof(T), false, kMostStreamedRows};
+}
+constexpr GemmKernel widening_kernel() {
+    return {kMR, kNR, kBlockK<bf16>, kPair<bf16>, sizeof(float), false, kMostStreamedRows, true};
 }
 constexpr GemmKernel amx_kernel() { return {kTileMR, kNR, kTileBlockK, kTmmDepth, sizeof(bf16), true, 0}; }
 
@@ -103,8 +107,11 @@ struct GemmPlan {
         // For tiles A is packed in blocks of KB: rows that are farther apart would map to few sets of the L1 cache.
         const int64_t depth =
             kernel.tiles ? round_up(KC, kernel.KB) / kernel.KB * packed_depth(kernel.KB) : packed_depth(KC);
-        return round_up(M, kernel.MR) * depth;
+        return round_up(M, kernel.MR) * (depth + (kernel.widens ? kWidenedGap : 0));
     }
+    // Rows of A that are widened lie so far apart, because at a multiple of 4 KB they would map to few sets of L1.
+    static constexpr int64_t kWidenedGap = 16;
+    int64_t widened_row() const { return packed_depth(KC) + kWidenedGap; }
     int64_t kept_sums_size() const { return keeps_sums ? M * NC : 0; }
     int64_t thread_panel_size() const { return few_rows ? kernel.NR * packed_depth(kernel.KB) : 0; }
     int64_t thread_sums_size() const { return few_rows ? M * kernel.NR : 0; }
@@ -121,12 +128,13 @@ struct GemmPlan {
 };
 
 inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
-    const auto& [MR, NR, KB, k_step, element_bytes, tiles, streamed_rows] = kernel;
+    const auto& [MR, NR, KB, k_step, element_bytes, tiles, streamed_rows, widens] = kernel;
     GemmPlan plan{p.M, p.N, p.K, p.M, p.K, p.N, kernel};
     // A is also packed if K is not a multiple of the kernel's step.
-    plan.packs_a = p.a_transposed || p.K % k_step != 0;
-    if (p.streams_b && p.M <= streamed_rows && p.N >= kLanes && !plan.packs_a) {
-        plan.streams_b = true;
+    const bool odd_a = p.a_transposed || p.K % k_step != 0;
+    plan.packs_a = odd_a || widens;
+    if (p.streams_b && p.M <= streamed_rows && p.N >= kLanes && !odd_a) {
+        plan.streams_b = true, plan.packs_a = false;
         return plan;
     }
 
@@ -136,16 +144,17 @@ inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     const bool tiny = p.M <= (tiles ? kTinyTileRows : MR);
     const bool few =
         !tiles && p.M <= 64 * MR && p.M * p.K * element_bytes <= kFewBytes && (p.N + NR - 1) / NR >= 8 * p.threads;
-    if ((few || tiny) && !p.a_transposed && (tiles || !plan.packs_a)) {
-        plan.few_rows = true, plan.packs_a = false, plan.NC = std::min(NR, p.N);
+    if ((few || tiny) && !p.a_transposed && (tiles || widens || !odd_a)) {
+        plan.few_rows = true, plan.packs_a = widens, plan.NC = std::min(NR, p.N);
         return plan;
     }
     ensure(p.M > 0 && p.N > 0 && p.K > 0);
 
     // KC moves the least data at a middle size: a large KC leaves room for few rows of A in L2; a small one loads and
-    // stores the partial sums of C more often. All of a transposed A (M, KC) is packed at once, so KC is small: packed A
+    // stores the partial sums of C more often. All of an A that is packed (M, KC) is packed at once, so KC is small: it
     // is read while it is still in L2 or near it.
-    plan.KC = std::min<int64_t>(p.K, tiles ? 2048 : p.a_transposed ? 2 * KB : 4096);
+    constexpr int64_t kPackedRowBytes = 2048;
+    plan.KC = std::min<int64_t>(p.K, tiles ? 2048 : plan.packs_a ? kPackedRowBytes / element_bytes : 4096);
     plan.keeps_sums = p.rounds_c && p.K > plan.KC;
     // NC: packed B takes 4 MiB of L3 for all threads together, but at least one micro-panel per thread.
     constexpr int64_t kPackedBytes = 4 << 20;

@@ -14,22 +14,18 @@ way from memory.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 #include "llmc/cpu/gemm_micro_kernel.h"  // broadcast_pair, load_register, multiply_add, store_register
 #include "llmc/cpu/gemm_pack.h"          // Strided, transpose_lanes
 #include "llmc/cpu/gemm_plan.h"          // kBlockK, kPair, kStreamedRows
 #include "llmc/cpu/simd.h"
 
-// The type of A in multiplications: float where no instruction takes pairs of bf16, so that each use is a plain load.
-template <class T>
-using StreamedA = std::conditional_t<kMultipliesPairs<T>, T, float>;
-
-template <class T>
-ANVIL_INLINE FloatRegister multiply_add_terms(const StreamedA<T>* a, FloatRegister b, FloatRegister sum) {
-    if constexpr (kMultipliesPairs<T>)
-        return multiply_add<T>(broadcast_pair(a), b, sum);
-    else
+// A has the type P as which operands are multiplied, so that each use is a plain load. B is widened in registers.
+template <class P, class T>
+ANVIL_INLINE FloatRegister multiply_add_terms(const P* a, FloatRegister b, FloatRegister sum) {
+    if constexpr (kWidens<P, T>)
         return fma(broadcast_pair(a), first_of_pairs(b), fma(broadcast_pair(a + 1), second_of_pairs(b), sum));
+    else
+        return multiply_add<T>(broadcast_pair(a), b, sum);
 }
 
 // Registers of columns that are read side by side. One row in one register would be a single chain of multiply-adds,
@@ -41,8 +37,8 @@ inline constexpr int kStreamedRegisters = rows * kRegisters <= 4 ? kRegisters : 
 inline constexpr int64_t kStreamedAhead = 32 << 10;
 
 // c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = kStreamedRegisters registers
-template <int rows, class T>
-void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<StreamedA<T>> a, Strided<T> b, const T* bias) {
+template <int rows, class P, class T>
+void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias) {
     constexpr int registers = kStreamedRegisters<rows>, width = registers * kRegisterLanes;
     constexpr int64_t step = kLanes * kPair<T>;  // 64 bytes of a column
     static_assert(kBlockK<T> % step == 0);
@@ -50,7 +46,7 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<StreamedA
     const T* next_b = b.data + ahead / steps * width * b.col;
     int64_t next_k = ahead % steps;
 
-    const StreamedA<T>* a_row[rows];
+    const P* a_row[rows];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) a_row[i] = a.data + std::min<int64_t>(i, M - 1) * a.row;
     FloatRegister total[registers][rows] = {};
@@ -73,7 +69,7 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<StreamedA
                     for (int t = 0; t < kRegisterLanes; t++)
 #pragma GCC unroll 8
                         for (int i = 0; i < rows; i++)
-                            sum[r][i] = multiply_add_terms<T>(a_row[i] + part + t * kPair<T>, terms[t], sum[r][i]);
+                            sum[r][i] = multiply_add_terms<P, T>(a_row[i] + part + t * kPair<T>, terms[t], sum[r][i]);
                 }
         }
         for (; k < end; k += kPair<T>)  // the last terms
@@ -84,7 +80,7 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<StreamedA
                     std::memcpy(&terms[j], b.data + (r * kRegisterLanes + j) * b.col + k, sizeof terms[j]);
 #pragma GCC unroll 8
                 for (int i = 0; i < rows; i++)
-                    sum[r][i] = multiply_add_terms<T>(a_row[i] + k, load_register(terms), sum[r][i]);
+                    sum[r][i] = multiply_add_terms<P, T>(a_row[i] + k, load_register(terms), sum[r][i]);
             }
 #pragma GCC unroll 4
         for (int r = 0; r < registers; r++)
@@ -108,8 +104,8 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<StreamedA
 
 // The same for kLanes columns and M <= kStreamedRows. M is rounded up to a power of two: memory is the bottleneck, so
 // the additional rows cost nothing.
-template <int rows = kStreamedRows, class T>
-void stream_lanes(T* c, int64_t c_row, int64_t M, int64_t K, Strided<StreamedA<T>> a, Strided<T> b, const T* bias) {
+template <int rows = kStreamedRows, class P, class T>
+void stream_lanes(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias) {
     if constexpr (rows > 1)
         if (M <= rows / 2) return stream_lanes<rows / 2>(c, c_row, M, K, a, b, bias);
     constexpr int width = kStreamedRegisters<rows> * kRegisterLanes;

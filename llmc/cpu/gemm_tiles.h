@@ -43,7 +43,7 @@ inline void pack_a_rows(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
 inline void pack_a_tiles(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
     if (a.col == 1) return pack_a_rows(to, a, rows, K);
     float pairs[kTileBlockK / 2 * kTileMR];
-    pack_micro_panel<kTileMR>(pairs, a.transposed(), K, rows);
+    pack_micro_panel<kTileMR, bf16>(pairs, a.transposed(), K, rows);
     pack_a_rows(to, Strided{reinterpret_cast<const bf16*>(pairs), 2, kTileMR}, kTileMR, K);
 }
 

@@ -98,4 +98,5 @@ constexpr CpuKernels ANVIL_KERNELS = {.level = CpuLevel::ANVIL_CPU_LEVEL,
                                       .peak_rates_bf16 = peak_rates<bf16>,
                                       .compute_rate_fp32 = compute_rate<float>,
                                       .compute_rate_bf16 = compute_rate<bf16>,
-                                      .tile_kernel = tile_kernel};
+                                      .tile_kernel = tile_kernel,
+                                      .multiplies_pairs = multiplies_pairs};

@@ -50,7 +50,9 @@ struct CpuKernels {
     PeakRates (*peak_rates_bf16)(Cpu&);
     PeakRates (*compute_rate_fp32)(Cpu&);
     PeakRates (*compute_rate_bf16)(Cpu&);
-    TileKernel& (*tile_kernel)();  // in use by this table's ops; tests replace it
+    // How this table's ops multiply bf16: gemm_tiles.h, bf16_pairs.h. Tests replace them.
+    TileKernel& (*tile_kernel)();
+    bool& (*multiplies_pairs)();
 };
 
 // The best table that this processor can run, or the one that ANVIL_CPU_ISA names. Throws an Error if there is none.

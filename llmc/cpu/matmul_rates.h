@@ -1,6 +1,6 @@
 /*
 Measures the rates of GEMMs in fp32 and bf16 on this processor, for --dtype auto. A GEMM in bf16 takes half the time of
-fp32 if there is a fast instruction for it and twice the time if not, and no list of processors would be complete.
+fp32 if there is a fast instruction for it, and about the same time if it is widened (bf16_pairs.h).
 
   const MatmulRates rates = matmul_rates();        a few milliseconds on one core
 */

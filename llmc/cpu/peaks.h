@@ -13,6 +13,7 @@ Measured peak rates of this CPU, for benchmarks (dev/bench), --profile and MFU.
 #include "llmc/base/profile.h"    // PeakRates
 #include "llmc/base/timing.h"     // Timing, timing_of
 #include "llmc/cpu/amx.h"         // AmxTiles
+#include "llmc/cpu/bf16_pairs.h"  // multiplies_pairs, multiply_add_burst, pairs_burst
 #include "llmc/cpu/device.h"      // Cpu, parallel_for
 #include "llmc/cpu/simd.h"        // F32x16, fma
 #include "llmc/cpu/gemm_tiles.h"  // tile_kernel
@@ -53,56 +54,40 @@ inline double copy_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     return 2 * double(bytes) / timing.fastest;
 }
 
-// FLOP/s of all threads together. Each repeats `burst`, which is `flops` FLOPs in a small fraction of a millisecond,
-// for 50 ms, and its fastest run counts: other programs delay some runs, but hardly all. There is at most one thread
-// per core.
+// FLOP/s of all threads together. Each repeats `burst`, which takes a small fraction of a millisecond and returns its
+// FLOPs, for 50 ms, and its fastest run counts: other programs delay some runs, but hardly all. There is at most one
+// thread per core.
 template <class Burst>
-double burst_peak(Cpu& cpu, bool smoke, double flops, Burst&& burst) {
+double burst_peak(Cpu& cpu, bool smoke, Burst&& burst) {
     using Clock = std::chrono::steady_clock;
     const int threads = busy_threads(cpu);
-    std::vector<double> fastest(size_t(threads), 1);
+    std::vector<double> fastest(size_t(threads), 0.);
     parallel_for(cpu, threads, [&](int64_t thread) {
         const Clock::time_point end = Clock::now() + std::chrono::milliseconds(smoke ? 0 : 50);
         double& best = fastest[size_t(thread)];
         for (int i = 0; i < 3 || Clock::now() < end; i++) {
             const Clock::time_point start = Clock::now();
-            burst();
-            best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+            const double flops = burst();
+            best = std::max(best, flops / std::chrono::duration<double>(Clock::now() - start).count());
         }
     });
     double sum = 0;
-    for (const double seconds : fastest) sum += flops / seconds;
+    for (const double rate : fastest) sum += rate;
     return sum;
 }
 
-// Keeps the compiler from removing what a burst computes.
-inline void keep(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
-
-// FLOP/s of fused multiply-adds in registers, with enough independent chains to hide the latency
+// FLOP/s of fused multiply-adds in registers
 inline constexpr const char* kCpuComputeText = "multiply-adds in registers";
 inline double multiply_add_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
-    constexpr int kChains = 12 / kRegisters > 0 ? 12 / kRegisters : 1;
     const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 15;
-    return burst_peak(cpu, stopwatch.smoke, 2. * kLanes * kChains * double(rounds), [=] {
-        float zeros[kLanes] = {};
-        keep(zeros);
-        const F32x16 factor = load(zeros) + 0.5f;
-        F32x16 sums[kChains];
-        for (F32x16& sum : sums) sum = factor;
-        for (int64_t round = 0; round < rounds; round++)
-#pragma GCC unroll 12
-            for (int i = 0; i < kChains; i++) sums[i] = fma(sums[i], factor, factor);
-        for (int i = 1; i < kChains; i++) sums[0] += sums[i];
-        store(zeros, sums[0]);
-        keep(zeros);
-    });
+    return burst_peak(cpu, stopwatch.smoke, [=] { return multiply_add_burst(rounds); });
 }
 
 #if defined(__x86_64__)
 // FLOP/s of AMX multiplications whose operands and sums stay in tiles
 inline double tile_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     const int64_t rounds = stopwatch.smoke ? 1 << 8 : 1 << 12;
-    return burst_peak(cpu, stopwatch.smoke, 4. * 2 * kTmmRows * kTmmCols * kTmmDepth * double(rounds), [=] {
+    return burst_peak(cpu, stopwatch.smoke, [=] {
         AmxTiles::prepare();
         const auto zero = [](auto... tiles) { (AmxTiles::zero(tiles), ...); };
         zero(Tmm<0>{}, Tmm<1>{}, Tmm<2>{}, Tmm<3>{}, Tmm<4>{}, Tmm<5>{}, Tmm<6>{}, Tmm<7>{});
@@ -112,36 +97,26 @@ inline double tile_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
             AmxTiles::multiply(Tmm<2>{}, Tmm<5>{}, Tmm<6>{});
             AmxTiles::multiply(Tmm<3>{}, Tmm<5>{}, Tmm<7>{});
         }
+        return 4. * 2 * kTmmRows * kTmmCols * kTmmDepth * double(rounds);
     });
 }
 #endif
 
-#if defined(__AVX512BF16__)
-inline constexpr const char* kBf16Text = "vdpbf16ps in registers";
-inline double register_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
-    constexpr int kChains = 12;
-    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 15;
-    return burst_peak(cpu, stopwatch.smoke, 4. * kLanes * kChains * double(rounds), [=] {
-        const __m512bh factor = __m512bh(_mm512_set1_epi16(0x3C00));  // 0.0078
-        __m512 sums[kChains];
-        for (__m512& sum : sums) sum = _mm512_set1_ps(1);
-        for (int64_t round = 0; round < rounds; round++)
-#pragma GCC unroll 12
-            for (int i = 0; i < kChains; i++) sums[i] = _mm512_dpbf16_ps(sums[i], factor, factor);
-        for (int i = 1; i < kChains; i++) sums[0] += sums[i];
-        keep(sums);
-    });
-}
-#else
-inline constexpr const char* kBf16Text = "no bf16 product here: fp32's";
-inline double register_peak(Cpu& cpu, CpuStopwatch& stopwatch) { return multiply_add_peak(cpu, stopwatch); }
-#endif
-
+// FLOP/s of the instruction that multiplies bf16, and what it is
 inline double bf16_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
 #if defined(__x86_64__)
     if (tile_kernel()) return tile_peak(cpu, stopwatch);
 #endif
-    return register_peak(cpu, stopwatch);
+#if defined(__AVX512BF16__)
+    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 15;
+    if (multiplies_pairs()) return burst_peak(cpu, stopwatch.smoke, [=] { return pairs_burst(rounds); });
+#endif
+    return multiply_add_peak(cpu, stopwatch);
+}
+inline const char* bf16_text() {
+    return tile_kernel()        ? "tdpbf16ps in registers"
+           : multiplies_pairs() ? "vdpbf16ps in registers"
+                                : "multiply-adds in registers, of bf16 as floats";
 }
 
 // The peak FLOP/s for GEMMs in T, and a description of it.
@@ -151,8 +126,7 @@ double compute_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
 }
 template <class T>
 const char* compute_text() {
-    if (sizeof(T) == 4) return kCpuComputeText;
-    return tile_kernel() ? "tdpbf16ps in registers" : kBf16Text;
+    return sizeof(T) == 4 ? kCpuComputeText : bf16_text();
 }
 
 // Measures arithmetic alone, in a twentieth of a second.

@@ -54,6 +54,7 @@ struct F32 {
 using F32x16 = F32<1>;
 
 #define ANVIL_INLINE inline __attribute__((always_inline))
+#define ANVIL_LAMBDA __attribute__((always_inline))
 #define ANVIL_EACH_PART _Pragma("GCC unroll 16") for (int i = 0; i < n * kRegisters; i++)
 
 ANVIL_INLINE FloatRegister fma(FloatRegister a, FloatRegister b, FloatRegister c) {

@@ -98,7 +98,7 @@ TEST_CASE("panels are multiplied in tiles as by registers, but for the order of 
                             k < K ? values[size_t(i * depth + k)] : bf16{};
                 const Strided<bf16> factor{a.data(), a_row, transposed ? pair_row / 2 : 1};
                 Floats panels(size_t(packed_size<bf16>(K, N)));
-                pack_b(panels.data(), Strided{b.data(), N, 1}, K, N);
+                pack_b<bf16>(panels.data(), Strided{b.data(), N, 1}, K, N);
                 const Floats start = randn(size_t(M * N), 3);
                 for (const Write write : {Write::set, Write::add}) {
                     const auto product = [&](TileKernel tiles) {

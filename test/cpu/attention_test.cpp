@@ -2,8 +2,9 @@
 // itself compared with PyTorch here.
 #include "llmc/cpu/attention.h"
 #include "test/cpu/attention_reference.h"  // Sizes, plain_attention
+#include "test/cpu/software_tiles.h"       // UsedRegisters
 #include "test/fixture.h"                  // Fixture
-#include "test/op_testing.h"               // on_any_threads, bell
+#include "test/op_testing.h"               // on_any_threads, bell, same_bits
 #include "test/testing.h"
 
 template <class T = float>
@@ -310,6 +311,12 @@ TEST_CASE("attention in bf16 is right for every size, window and document", "[at
     check_within("out", got[0], want.out, want.out_bounds);
     check_within("lse", got[1], want.lse, want.lse_bounds);
     check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
+    const auto in_registers = [&](bool pairs) {
+        const UsedRegisters used(pairs);
+        return attention<bf16>(sizes, qkv, dout);
+    };
+    const auto pairs = in_registers(true), widened = in_registers(false);
+    for (size_t i = 0; i < pairs.size(); i++) CHECK(same_bits(widened[i], pairs[i]));
 }
 
 TEST_CASE("attention in bf16 says which heads it takes", "[attention]") {

@@ -6,6 +6,7 @@ namespace {
 
 // The tiles of other processors than this one, so that the plans are the same wherever the test runs.
 constexpr GemmKernel kAvx2{6, 16, 256, 1, 4, false, 8}, kAvx2Bf16{6, 16, 512, 2, 2, false, 8};
+constexpr GemmKernel kWidened{12, 32, 512, 2, 4, false, 24, true};
 constexpr GemmKernel kAvx512{12, 32, 256, 1, 4, false, 24}, kAmx{32, 32, 256, 32, 2, true, 0};
 
 std::string plan_text(const GemmKernel& kernel, const GemmProblem& problem) {
@@ -39,11 +40,15 @@ TEST_CASE("gemm_plan: the GEMMs of GPT-2 124M", "[gemm_plan]") {
           "the thread that uses it");
 }
 
-TEST_CASE("gemm_plan: A is packed if it is transposed or its rows do not end with a step of k", "[gemm_plan]") {
+TEST_CASE("gemm_plan: A is packed if it is transposed, widened or its rows do not end with a step of k",
+          "[gemm_plan]") {
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 63}, kAvx2).packs_a);
     CHECK(gemm_plan({.M = 999, .N = 64, .K = 63, .a_transposed = true}, kAvx2).packs_a);
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 62}, kAvx2Bf16).packs_a);
     CHECK(gemm_plan({.M = 999, .N = 64, .K = 63}, kAvx2Bf16).packs_a);
+    // bf16 is widened when it is packed.
+    CHECK(gemm_plan({.M = 999, .N = 64, .K = 62}, kWidened).packs_a);
+    CHECK(gemm_plan({.M = 9, .N = 64, .K = 63}, kWidened).packs_a);
     CHECK(gemm_plan({.M = 999, .N = 64, .K = 62}, kAmx).packs_a);
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 64}, kAmx).packs_a);
     // With few rows and tiles, rows are padded when they are read.
@@ -83,6 +88,10 @@ TEST_CASE("gemm_plan: B is read in place for very few rows, where it can be", "[
     CHECK(changed(kAvx2, [](GemmProblem& p) { p.K++; }));
     CHECK_FALSE(changed(kAvx2Bf16, [](GemmProblem& p) { p.a_transposed = true; }));
     CHECK_FALSE(changed(kAmx, [](GemmProblem& p) { p.K = 64; }));
+    // Without widening A for the micro-kernel
+    CHECK(gemm_plan(few, kWidened).streams_b);
+    CHECK_FALSE(gemm_plan(few, kWidened).packs_a);
+    CHECK_FALSE(changed(kWidened, [](GemmProblem& p) { p.K++; }));
 }
 
 TEST_CASE("gemm_plan: sums wait in float where C is bf16 and K is cut", "[gemm_plan]") {
@@ -95,7 +104,7 @@ TEST_CASE("gemm_plan: sums wait in float where C is bf16 and K is cut", "[gemm_p
 }
 
 TEST_CASE("gemm_plan: every plan covers C and stays within the caches", "[gemm_plan]") {
-    const GemmKernel kernel = GENERATE(kAvx2, kAvx2Bf16, kAvx512, kAmx);
+    const GemmKernel kernel = GENERATE(kAvx2, kAvx2Bf16, kWidened, kAvx512, kAmx);
     const int64_t MR = kernel.MR, NR = kernel.NR, element = kernel.element_bytes;
     for (const int64_t M : {1, 13, 100, 768, 2304, 50304})
         for (const int64_t N : {1, 33, 768, 50304})
@@ -106,7 +115,8 @@ TEST_CASE("gemm_plan: every plan covers C and stays within the caches", "[gemm_p
                             {.M = M, .N = N, .K = K, .threads = threads, .a_transposed = a_transposed}, kernel);
                         INFO(plan.text() << ", " << threads << " threads");
                         if (plan.few_rows) {
-                            CHECK(plan.packed_b_size() + plan.packed_a_size() == 0);
+                            CHECK(plan.packed_b_size() == 0);
+                            CHECK((kernel.widens ? plan.packed_a_size() >= M * K : plan.packed_a_size() == 0));
                             CHECK(plan.thread_panel_size() * 4 == NR * kernel.KB * element);
                             CHECK(plan.thread_sums_size() == M * NR);
                             continue;

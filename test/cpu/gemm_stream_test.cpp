@@ -5,7 +5,8 @@
 #include <set>
 #include <vector>
 #include "llmc/cpu/gemm.h"
-#include "test/op_testing.h"  // on_any_threads, same_bits
+#include "test/cpu/software_tiles.h"  // UsedRegisters
+#include "test/op_testing.h"          // on_any_threads, same_bits
 #include "test/testing.h"
 
 namespace {
@@ -64,6 +65,7 @@ void check_transpose() {
 // Around 1, 2, 4 and 8 rows at a time, and where B is packed from then on; sixteen columns; a register full of terms
 // and blocks of 256 and 512.
 TEST_CASE("few rows have the bits of many", "[gemm_stream]") {
+    const UsedRegisters used(GENERATE(true, false));
     const bool with_bias = GENERATE(false, true);
     std::set<int64_t> rows = {1, 2, 3, 4, 5, 7, 8, kMostStreamedRows, kMostStreamedRows + 1};
     if (kMostStreamedRows > kStreamedRows) rows.insert({9, 12, 17});

@@ -95,8 +95,8 @@ void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool transposed_
 
 // Around tiles of 12 rows and 32 columns, blocks of 512 terms, blocks of 8 x 16 and groups of 48 rows that are packed
 // together, and pairs.
-TEST_CASE("a bf16 GEMM is one chain on every processor", "[gemm]") {
-    const UsedTiles none(nullptr);
+TEST_CASE("a bf16 GEMM is one chain on every processor, as pairs and widened", "[gemm]") {
+    const UsedRegisters used(GENERATE(true, false));
     const bool transposed_a = GENERATE(false, true), transposed_b = GENERATE(false, true);
     for (const int64_t M : {1, 11, 13, 25})
         for (const int64_t N : {1, 31, 33})
@@ -107,6 +107,22 @@ TEST_CASE("a bf16 GEMM is one chain on every processor", "[gemm]") {
     check_chains(chain, 5, 2100, 18, transposed_a, transposed_b);
     check_chains(chain, 25, 790, 600, transposed_a, transposed_b);  // panels enough for each thread to pack its own
     check_chains(chain, 210, 790, 40, transposed_a, transposed_b);  // whose rows are rounded in parts
+}
+
+TEST_CASE("a widened bf16 GEMM keeps subnormal numbers, which only vdpbf16ps takes for zero", "[gemm]") {
+    const bool pairs = GENERATE(true, false);
+    const UsedRegisters used(pairs);
+#if defined(__AVX512BF16__)
+    const bool flushes = pairs;
+#else
+    const bool flushes = false;
+#endif
+    const int64_t M = 30, N = 40, K = 6;
+    const Halves a(size_t(M * K), to_bf16(1e-39f)), b(size_t(K * N), to_bf16(0x1p100f));
+    Floats c(size_t(M * N));
+    Cpu cpu(1);
+    gemm(cpu, c.data(), N, M, N, K, Strided{a.data(), K, 1}, Strided{b.data(), N, 1}, nullptr, Write::set);
+    for (const float x : c) CHECK((flushes ? x == 0 : x > 6e-9f && x < 9e-9f));
 }
 
 // Around tiles of 32 rows and halves of them, steps of 32 terms, and blocks of 256.

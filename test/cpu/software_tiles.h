@@ -1,15 +1,17 @@
 /*
-AMX tiles emulated in software, bit for bit as llmc/cpu/amx.h describes them, so that the loops of llmc/cpu/gemm_tiles.h
-run on any machine.
+Ways to multiply bf16 that a test selects, whatever its machine would. AMX tiles are emulated in software, bit for bit
+as llmc/cpu/amx.h describes them, so that the loops of llmc/cpu/gemm_tiles.h run on any machine.
 
   const UsedTiles used(software_tiles());    bf16 GEMMs use software tiles until the scope ends
   const UsedTiles used(nullptr);             bf16 GEMMs use vector registers, even on a CPU with AMX
+  const UsedRegisters used(true);            the same, and in them pairs of bf16; false: bf16 widened to float
 */
 #pragma once
 #include <cstdint>
 #include <cstring>
 #include "llmc/base/check.h"      // ensure
 #include "llmc/base/level.h"      // ANVIL_CPU_LEVEL
+#include "llmc/cpu/bf16_pairs.h"  // multiplies_pairs
 #include "llmc/cpu/gemm_tiles.h"  // tile_kernel, Tmm
 #include "llmc/cpu/kernels.h"     // cpu_kernels
 
@@ -116,5 +118,23 @@ private:
     static void use(TileKernel own, TileKernel kernels) {
         tile_kernel() = own;
         if (cpu_kernels().level == CpuLevel::ANVIL_CPU_LEVEL) cpu_kernels().tile_kernel() = kernels;
+    }
+};
+
+// The same for multiplies_pairs(), without tiles.
+class UsedRegisters {
+public:
+    explicit UsedRegisters(bool pairs) { use(pairs, pairs); }
+    UsedRegisters(const UsedRegisters&) = delete;
+    UsedRegisters& operator=(const UsedRegisters&) = delete;
+    ~UsedRegisters() { use(before_, kernels_before_); }
+
+private:
+    const UsedTiles none_{nullptr};
+    const bool before_ = multiplies_pairs(), kernels_before_ = cpu_kernels().multiplies_pairs();
+
+    static void use(bool own, bool kernels) {
+        multiplies_pairs() = own;
+        if (cpu_kernels().level == CpuLevel::ANVIL_CPU_LEVEL) cpu_kernels().multiplies_pairs() = kernels;
     }
 };

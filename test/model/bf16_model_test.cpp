@@ -113,6 +113,14 @@ TEST_CASE("twenty steps in bf16: master weights move as float weights do, and th
     for (const int threads : {1, 3}) CHECK((train(threads, "gpt2") == got));
 }
 
+TEST_CASE("twenty steps have the same bits with pairs of bf16 and with bf16 that is widened", "[bf16_model]") {
+    const auto trained = [](bool pairs) {
+        const UsedRegisters used(pairs);
+        return train(2, "nanochat");
+    };
+    CHECK((trained(true) == trained(false)));
+}
+
 TEST_CASE("twenty steps in tiles have the same bits at any number of threads, and others than without",
           "[bf16_model]") {
     const Trained plain = [] {

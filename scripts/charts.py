@@ -19,7 +19,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "dev/bench")]
-from against_pytorch import CONFIGS, best, is_small, ratio  # noqa: E402
+from against_pytorch import CONFIGS, best, classes, is_small, ratio  # noqa: E402
 from perf_table import folders_of, newest_results, read_object, read_rows  # noqa: E402
 
 IMAGES = ROOT / "doc/images"
@@ -98,7 +98,8 @@ def cpu_chart(theme):
             times = ratio(turns, fastest, key)
             rate = B * T / statistics.median(turns[key]["ms"]) * 1e3
             bars.append((color, None, times, None, f"{times:.2f}x, {thousands(rate)} tok/s"))
-        groups.append((NAMES[result["config"]], bars))
+        machine = "" if len(classes(results)) == 1 else f", {result['class']}"
+        groups.append((NAMES[result["config"]] + machine, bars))
     first = results[0]
     highest = max(bar[2] for _, bars in groups for bar in bars)
     return chart(

@@ -17,10 +17,12 @@ their state in one process, which sleeps while Anvil runs.
 Before the measurement both run a step from the same weights on the same batch. Loss, gradient norm and the loss after
 the step must agree. Then, --rounds times, each trains for some seconds. A turn counts with its median step, and all
 turns with their median. A ratio is the median of the rounds' ratios. Also measures how many cores other processes used
-meanwhile. --shakespeare adds nanoGPT's character-level Shakespeare model, 2000 steps from start to end.
+meanwhile, and how much the host of a virtual machine took. A machine whose peak, PyTorch's fastest product of matrices,
+changes by more than 15 % from round to round is not fit to measure on: nothing is written. --shakespeare adds nanoGPT's
+character-level Shakespeare model, 2000 steps from start to end.
 
-Writes doc/results/against-pytorch.json, where new results replace older ones of the same configuration, threads and
-instructions, and the section between the markers of doc/performance.md.
+Writes doc/results/against-pytorch.json, where new results replace older ones of the same class of processors,
+configuration, threads and instructions, and the section between the markers of doc/performance.md, with a table per class.
 """
 import argparse
 import contextlib
@@ -29,6 +31,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import statistics
@@ -55,6 +58,9 @@ CONFIGS = {
 # Times PyTorch's best and what is aimed at, times its fp32 eager; of Anvil in fp32: times PyTorch's best in fp32.
 GOALS = {"small": (2, 3.5, 4, 1.5), "mid": (2, 3, 4, 1.2), "124M-64": (1.8, 3, 3.5, 1.3), "124M-256": (1.8, 3, 4, 1.3)}
 DTYPES = ("fp32", "bf16")
+VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD"}
+# Flags of /proc/cpuinfo, the best one first, and what a class of processors is called by.
+LEVELS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bf16", "avx512f": "AVX-512", "avx2": "AVX2"}
 MODES = ("eager", "compiled")
 # What keeps either side, and the libraries and the compiler that PyTorch uses, to AVX2.
 ISAS = {
@@ -64,6 +70,7 @@ ISAS = {
 }  # fmt: skip
 RATE, BETAS, EPS, DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1
 LEAST_STEPS = 5  # of a turn; the first ones do not count
+MOST_CHANGE = 1.15  # of the peak, from one round to another
 
 # The allowed difference: of losses absolute, of the norm relative. bf16 rounds each activation by up to 2^-9 of its size,
 # which mostly cancels in means over a batch.
@@ -198,6 +205,16 @@ def openmp_runtimes():
     return sorted(names)
 
 
+def fastest_product(torch, seconds):
+    """FLOP/s of the fastest of many products of two matrices of 1024 x 1024 in fp32."""
+    a, best_s, end = torch.ones(1024, 1024), math.inf, time.monotonic() + seconds
+    while time.monotonic() < end:
+        begin = time.monotonic()
+        torch.mm(a, a)
+        best_s = min(best_s, time.monotonic() - begin)
+    return 2 * 1024**3 / best_s
+
+
 def worker(config, threads, folder):
     """Answers each line of JSON on stdin with a line of JSON on stdout, until the end of stdin."""
     import torch
@@ -213,7 +230,7 @@ def worker(config, threads, folder):
     trained = {}
     for line in sys.stdin:
         asked = json.loads(line)
-        dtype, mode = asked["dtype"], asked["mode"]
+        dtype, mode = asked.get("dtype"), asked.get("mode")
         if asked["do"] == "check":
             batch = batch_of(tokens_of(folder / "check_000000.bin"), T)
             model = Trained(config, dtype, mode, weights)
@@ -221,6 +238,8 @@ def worker(config, threads, folder):
             with torch.no_grad():
                 after = model.loss(batch).item()
             answer = {"loss": loss, "norm": norm.item(), "after": after}
+        elif asked["do"] == "peak":
+            answer = {"flops": fastest_product(torch, asked["seconds"])}
         else:
             if (dtype, mode) not in trained:
                 trained[dtype, mode] = Trained(config, dtype, mode, weights)
@@ -282,6 +301,42 @@ def used_s(process):
     return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
+def stolen_s():
+    """The seconds of all cores that the host of this virtual machine gave to others."""
+    return int(pathlib.Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def processor_class(text):
+    """A name for the processors that are alike, from the content of /proc/cpuinfo. A virtual machine may hide the model."""
+    found = dict(re.findall(r"^(\S[^\t\n]*?)\s*: (.*)$", text.split("\n\n")[0], re.MULTILINE))
+    flags, vendor = found.get("flags", "").split(), found.get("vendor_id", "")
+    level = next((name for flag, name in LEVELS.items() if flag in flags), "no AVX2")
+    if vendor == "AuthenticAMD" and "avx512f" in flags:
+        return "AMD Zen 5" if int(found["cpu family"]) >= 26 else "AMD Zen 4"
+    return f"{VENDORS.get(vendor, 'another vendor')}, {level}"
+
+
+def check_peaks(peaks):
+    if max(peaks) > MOST_CHANGE * min(peaks):
+        raise UserError("this machine's peak was " + ", ".join(f"{peak * 1e-9:.0f}" for peak in peaks) + " GFLOP/s in the rounds: "
+                        f"expected a change of less than {MOST_CHANGE - 1:.0%}. Nothing is written; measure on a quieter host")  # fmt: skip
+
+
+class Machine:
+    """Watches the machine while a process runs."""
+
+    def __init__(self, process):
+        self.process, self.begin = process, self.now()
+
+    def now(self):
+        return time.monotonic(), busy_s() - used_s(self.process), stolen_s()
+
+    def cores(self):
+        """How many cores other processes used since the beginning, the host's other guests included, and those alone."""
+        seconds, others, stolen = (now - before for now, before in zip(self.now(), self.begin))
+        return max(0.0, others / seconds), stolen / seconds
+
+
 class PyTorch:
     """Runs a worker process and talks to it."""
 
@@ -297,11 +352,10 @@ class PyTorch:
         return json.loads(line)
 
     def turn(self, dtype, mode, seconds):
-        """The milliseconds of each step, and how many cores other processes used meanwhile."""
-        begin, busy, own = time.monotonic(), busy_s(), used_s(self.process)
+        """The milliseconds of each step, and Machine.cores() meanwhile."""
+        machine = Machine(self.process)
         ms = self.ask(do="turn", dtype=dtype, mode=mode, seconds=seconds)["ms"]
-        others = busy_s() - busy - (used_s(self.process) - own)
-        return ms, max(0.0, others / (time.monotonic() - begin))
+        return ms, *machine.cores()
 
 
 def anvil_command(args, config, dtype, folder, **flags):
@@ -332,15 +386,14 @@ def anvil_turn(args, config, dtype, folder, seconds):
     with open(folder / "output", "w", encoding="utf-8") as output:
         process = start(command, args.threads, args.isa, stdout=output, stderr=subprocess.STDOUT)
         try:
-            begin, busy, own, ms = time.monotonic(), busy_s(), used_s(process), []
+            machine, ms = Machine(process), []
             while sum(ms) < seconds * 1e3 or not steps_that_count(ms):
                 time.sleep(0.1)
                 if process.poll() is not None:
                     tail = "".join((folder / "output").read_text(encoding="utf-8").splitlines(True)[-5:])
                     raise UserError(f"exit code {process.returncode}: {shlex.join(command)}\n{tail}")
                 ms = [record["ms"] for record in records(folder / "run", "step")]
-            others = busy_s() - busy - (used_s(process) - own)
-            return ms, max(0.0, others / (time.monotonic() - begin))
+            return ms, *machine.cores()
         finally:
             stop(process)
 
@@ -389,23 +442,27 @@ def measure(args, config):
             ways = [(dtype, mode) for dtype in args.dtypes for mode in MODES]
             for dtype, mode in ways:  # warm-up: compiles, and touches all memory
                 version = pytorch.ask(do="turn", dtype=dtype, mode=mode, seconds=0)["version"]
-            turns = {}
+            turns, peaks = {}, []
             for turn in range(args.rounds):
+                peaks.append(pytorch.ask(do="peak", seconds=0.5)["flops"])
                 for who, dtype, mode in [("Anvil", d, "") for d in args.dtypes] + [("PyTorch", *way) for way in ways]:
                     if who == "Anvil":
-                        ms, others = anvil_turn(args, config, dtype, folder, args.seconds)
+                        ms, others, stolen = anvil_turn(args, config, dtype, folder, args.seconds)
                     else:
-                        ms, others = pytorch.turn(dtype, mode, args.seconds)
+                        ms, others, stolen = pytorch.turn(dtype, mode, args.seconds)
                     middle = statistics.median(steps_that_count(ms))
                     key = f"{who} {dtype} {mode}".strip()
-                    of_key = turns.setdefault(key, {"ms": [], "others": []})
-                    of_key["ms"].append(middle)
-                    of_key["others"].append(others)
+                    of_key = turns.setdefault(key, {"ms": [], "others": [], "stolen": []})
+                    for name, value in {"ms": middle, "others": others, "stolen": stolen}.items():
+                        of_key[name].append(value)
                     print(f"{config}, round {turn + 1}, {key}: {middle:.2f} ms per step, {B * T / middle * 1e3:.0f} tok/s, "
-                          f"others used {others:.2f} cores", flush=True)  # fmt: skip
+                          f"others used {others:.2f} cores, of which {stolen:.2f} stolen", flush=True)  # fmt: skip
+            peaks.append(pytorch.ask(do="peak", seconds=0.5)["flops"])
         finally:
             stop(pytorch.process)
-    return facts(args) | {"config": config, "isa": args.isa, "torch": version, "rounds": args.rounds, "check": check, "turns": turns}
+    check_peaks(peaks)
+    return facts(args) | {"config": config, "isa": args.isa, "torch": version, "rounds": args.rounds, "check": check,
+                          "peaks": peaks, "turns": turns}  # fmt: skip
 
 
 def shakespeare(args, dtype):
@@ -432,7 +489,8 @@ def shakespeare(args, dtype):
 
 
 def facts(args):
-    return {"machine": processor(), "cores": os.cpu_count(), "threads": args.threads,
+    cpuinfo = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    return {"class": processor_class(cpuinfo), "machine": processor(), "cores": os.cpu_count(), "threads": args.threads,
             "date": datetime.date.today().isoformat(), "note": args.note}  # fmt: skip
 
 
@@ -499,13 +557,24 @@ def table(heads, numbers, rows):
 
 
 def page_text(results):
+    return "\n".join(class_text(results_of(results, name)) for name in classes(results)) or NOT_MEASURED
+
+
+def classes(results):
+    """The classes of processors, in the order of their first results."""
+    return list(dict.fromkeys(result["class"] for result in results))
+
+
+def results_of(results, name):
+    return [result for result in results if result["class"] == name]
+
+
+def class_text(results):
     steps = [result for result in results if "turns" in result]
-    if not results:
-        return NOT_MEASURED
     text = ""
     if steps:
         first = steps[0]
-        text += f"{first['machine']}, {first['date']}, PyTorch {first['torch']}"
+        text += f"{first['class']} ({first['machine']}), {first['date']}, PyTorch {first['torch']}"
     whole, small = [r for r in steps if not is_small(r)], [r for r in steps if is_small(r)]
     if whole:
         text += f", {first['threads']} threads:\n\n" + table(
@@ -520,7 +589,9 @@ def page_text(results):
     if steps:
         most = max(max(turn["others"]) for result in steps for turn in result["turns"].values())
         text += f"\nMedians of {min(result['rounds'] for result in steps)} rounds or more; meanwhile others used {most:.2f} "
-        text += f"cores of {steps[0]['cores']} at most." + "".join(sorted({f" {r['note']}." for r in steps if r["note"]}))
+        stolen = [cores for result in steps for turn in result["turns"].values() for cores in turn.get("stolen", [])]
+        text += f"cores of {steps[0]['cores']} at most"
+        text += (f", of which the host took {max(stolen):.2f}." if stolen else ".") + "".join(sorted({f" {r['note']}." for r in steps if r["note"]}))
         text += "\n"
     for result in results:
         if "seconds" in result:
@@ -559,10 +630,11 @@ def parse_args():
 
 
 def save(path, results, new):
-    """Adds `new`, replacing an older result of its configuration, threads and instructions, in a fixed order."""
-    kept = {(r["config"], r["threads"], r["isa"]): r for r in [*results, new]}
-    order = [*CONFIGS, "shakespeare fp32", "shakespeare bf16"]
-    results[:] = [kept[key] for key in sorted(kept, key=lambda key: (-key[1], key[2], order.index(key[0])))]
+    """Adds `new`, replacing an older result of its class, configuration, threads and instructions, in a fixed order."""
+    kept = {(r["class"], r["config"], r["threads"], r["isa"]): r for r in [*results, new]}
+    names, order = classes([*results, new]), [*CONFIGS, "shakespeare fp32", "shakespeare bf16"]
+    place = lambda key: (names.index(key[0]), -key[2], key[3], order.index(key[1]))  # noqa: E731
+    results[:] = [kept[key] for key in sorted(kept, key=place)]
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 

@@ -6,18 +6,18 @@ namespace {
 
 // Three rounds of each. PyTorch's best over all of them is not the best of each.
 const char* const kTurns =
-    R"([{"config": "small", "isa": "", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21",
+    R"([{"config": "small", "isa": "", "class": "A class", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21",
 "note": "In a test", "torch": "2.13.0", "rounds": 3, "turns": {
 "Anvil fp32": {"ms": [30, 20, 25], "others": [0, 0, 0.25]}, "Anvil bf16": {"ms": [10, 10, 20], "others": [0, 0, 0]},
 "PyTorch fp32 eager": {"ms": [39, 60, 38], "others": [0, 0, 0]},
 "PyTorch fp32 compiled": {"ms": [38, 38, 38], "others": [0, 0, 0]},
 "PyTorch bf16 eager": {"ms": [30, 20, 25], "others": [0, 0, 0]},
 "PyTorch bf16 compiled": {"ms": [50, 19, 50], "others": [0, 0, 0]}}},
-{"config": "small", "isa": "avx2", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21", "note": "",
+{"config": "small", "isa": "avx2", "class": "A class", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21", "note": "",
 "torch": "2.13.0", "rounds": 3, "turns": {"Anvil fp32": {"ms": [30, 20, 25], "others": [0, 0, 0]},
 "PyTorch fp32 eager": {"ms": [39, 60, 38], "others": [0, 0, 0]},
 "PyTorch fp32 compiled": {"ms": [27, 18, 38], "others": [0, 0, 0]}}},
-{"config": "shakespeare bf16", "isa": "", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21", "note": "",
+{"config": "shakespeare bf16", "isa": "", "class": "A class", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21", "note": "",
 "seconds": 41.6, "val_loss": 1.87654, "others": 0.5}])";
 
 const char* const kProducts =
@@ -96,6 +96,39 @@ TEST_CASE("against_pytorch takes the median of the rounds' ratios", "[cpu_speed]
                    "validation loss 1.8765 "));
     page.check_kept("against_pytorch.py", "76800");
     CHECK(page.written_by("against_pytorch.py", "--configs huge").exit_code == 2);
+}
+
+TEST_CASE("against_pytorch keeps the results of other processors, and none of a machine that changes", "[cpu_speed]") {
+    const Page page;
+    write_file_atomically(page.folder / "results.json", kTurns);
+    const auto python = [&](const std::string& code) {
+        return run(
+            "python3 -B -c 'import json, pathlib, sys; sys.path.insert(0, \"dev/bench\")\n"
+            "import against_pytorch as a\npath = pathlib.Path(\"" +
+            page.folder / "results.json" + "\")\nresults = json.loads(path.read_text())\n" + code + "'");
+    };
+    const Finished saved = python(
+        "new = json.loads(json.dumps(results[0])) | {\"class\": \"Other\", \"date\": \"2026-11-26\", \"note\": \"\"}\n"
+        "for turn in new[\"turns\"].values(): turn[\"stolen\"] = [0, 0.5, 0]\n"
+        "a.save(path, results, new)\na.save(path, results, new)\nassert len(results) == 4");
+    INFO(saved.err);
+    REQUIRE(saved.exit_code == 0);
+    REQUIRE(page.written_by("against_pytorch.py", "--page-only").exit_code == 0);
+    CHECK(page.from("A class (A machine), ") == "A class (A machine), 2026-11-21, PyTorch 2.13.0, 2 threads:");
+    CHECK(page.from("Other (A machine), ") == "Other (A machine), 2026-11-26, PyTorch 2.13.0, 2 threads:");
+    CHECK(page.from("of which the host took") == "of which the host took 0.50.");
+    CHECK(python("a.check_peaks([100e9, 114e9])").exit_code == 0);
+    const Finished refused = python("a.check_peaks([100e9, 116e9])");
+    CHECK(refused.exit_code == 1);
+    CHECK(contains(refused.err, "100, 116 GFLOP/s in the rounds: expected a change of less than 15%"));
+    const auto class_of = [&](const std::string& family, const std::string& flags) {
+        return python("print(a.processor_class(\"vendor_id\\t: AuthenticAMD\\ncpu family\\t: " + family +
+                      "\\nflags\\t\\t: fpu " + flags + "\\n\"))")
+            .out;
+    };
+    CHECK(class_of("26", "avx2 avx512f avx512_bf16") == "AMD Zen 5\n");
+    CHECK(class_of("25", "avx2 avx512f avx512_bf16") == "AMD Zen 4\n");
+    CHECK(class_of("25", "avx2") == "AMD, AVX2\n");
 }
 
 TEST_CASE("cpu_steps takes the round in the middle, and says where its time went", "[cpu_speed]") {

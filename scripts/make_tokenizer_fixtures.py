@@ -219,7 +219,8 @@ def with_added(made, strips=True):
 def added_text(size, seed):
     rng = Rng(seed)
     words = [text for text, _ in ADDED + NORMALIZED] + SPECIAL + ["the", "a", "e\u0301", "日", "!", "<", "u>", "▁", "n>", "k>", "\t", "\u3000"]
-    return "".join(rng.pick(words) + " \n"[rng.below(2)] * (rng.below(3) * rng.below(3)) for _ in range(size))
+    # A zero byte: not a text whose blanks are checked.
+    return "".join(rng.pick(words) + " \n"[rng.below(2)] * (rng.below(3) * rng.below(3)) for _ in range(size)) + "\0"
 
 
 def write_added(folder, texts, learned_from, size):

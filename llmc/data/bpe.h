@@ -143,8 +143,8 @@ struct Bpe {
     size_t merge_piece(std::string_view piece, std::vector<int32_t>& ids) const;
 };
 
-// The token between documents: the first of <|bos|>, <|endoftext|>, <|begin_of_text|> and <s> that exists, else the first
-// special token, else the first added one; -1: there are none.
+// The token between documents: the first of <|bos|>, <|endoftext|>, <|begin_of_text|> and <s> that exists, else the
+// first special token, else the first added one; -1: there are none.
 int32_t separator_of(const std::vector<AddedToken>& added);
 
 struct Tokenizer;

@@ -8,7 +8,8 @@ and `assistant` in turn. Content is a string or an array of parts: {"type": "tex
 nanochat may also have parts of type `python` and `python_output`.
 
 A template converts a conversation to tokens. Text between the special tokens never becomes special tokens, nor tokens
-that mark turns, even if the tokenizer's file says that they are not special. Brackets mark the targets that are learned, which is what the assistant writes:
+that mark turns, even if the tokenizer's file says that they are not special. Brackets
+mark the targets that are learned, which is what the assistant writes:
 
   nanochat   <|bos|> then turns <|user_start|>CONTENT<|user_end|> and <|assistant_start|>[CONTENT<|assistant_end|>]; the
              system's text is put before the first user's, with an empty line between. Karpathy, 2026, tokenizer.py.

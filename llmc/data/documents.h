@@ -124,7 +124,7 @@ private:
 // A piece's name in messages: "notes.txt", "posts.jsonl:12", "row 12 of posts.parquet".
 std::string where(const Source& source, const Piece& piece);
 
-// The text of a piece, in place or in `scratch`. For .jsonl and .json throws, naming file and line, unless the line is a
-// JSON object with a string (or null, an empty text) in this field. JSON as Python's module reads it is let in.
+// The text of a piece, in place or in `scratch`. For .jsonl and .json throws, naming file and line, unless the line is
+// a JSON object with a string (or null, an empty text) in this field. JSON as Python's module reads it is let in.
 std::string_view text_of(const DocumentBatch& batch, const Piece& piece, const std::string& field,
                          std::string& scratch);

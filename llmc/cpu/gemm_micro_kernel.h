@@ -130,12 +130,16 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
         for (int g = 0; g < groups; g++) a_k[g] += step;
         panel += kNR;
     };
+    // Four steps at a time issue loads of A earlier, which may come from L2. Only whole tiles are worth the code.
+    constexpr int64_t kTerms = (rows == kMR ? kStepsPerPrefetch : 1) * kPair<T>;
     int64_t k = 0;
-    for (constexpr int64_t kTerms = kStepsPerPrefetch * kPair<T>; k + kTerms <= K; k += kTerms) {
+    for (; k + kTerms <= K; k += kTerms) {
         prefetch();
-        multiply_step(), multiply_step(), multiply_step(), multiply_step();
+        multiply_step();
+        if constexpr (rows == kMR) multiply_step(), multiply_step(), multiply_step();
     }
-    for (; k < K; k += kPair<T>) multiply_step();
+    if constexpr (rows == kMR)
+        for (; k < K; k += kPair<T>) multiply_step();
     // At the right edge of C the rest works on full-width copies.
     Out edge[rows][kNR], edge_bias[kNR] = {};
     float edge_before[rows][kNR];

@@ -25,8 +25,9 @@ PAGES = re.compile(r"[A-Z_]+\.md|doc/([\w-]+/)?[\w-]+\.md|\.github/.*\.md")
 # Flags of other programs that pages mention on their own.
 FLAGS_OF_OTHERS = {
     "--bind-to", "--mca", "--host", "--map-by", "--hostfile", "--oversubscribe", "--allow-run-as-root",  # mpirun
-    "--nnodes", "--standalone", "--nproc-per-node", "--no-python", "--rdzv-id", "--rdzv-backend", "--rdzv-endpoint",  # torchrun
+    "--nnodes", "--node-rank", "--standalone", "--nproc-per-node", "--no-python", "--rdzv-id", "--rdzv-backend", "--rdzv-endpoint",  # torchrun
     "--gpus-per-task", "--gpus-per-node", "--signal", "--export",  # Slurm
+    "--device-batch-size", "--max_iters",  # nanochat, nanoGPT
     "--trust-remote-code",  # vLLM
     "--pid", "--network", "--shm-size", "--ipc", "--ulimit",  # docker
 }  # fmt: skip

@@ -16,8 +16,8 @@ start, doc/flags.md, the first record of the log, and JSON that reads back exact
   if (parse_flags(config.fields(), argc, argv, "Trains a GPT.").help) return kExitOk;
   require(config.batch_size < 100 || ..., ...);         the caller checks for contradictions
 
-On the command line: --batch-size 8 or --batch-size=8, also with underscores; --resume, --no-resume or --resume=false. Of
-a flag that is given several times the last one counts. In --config FILE, whose values the command line overrides:
+On the command line: --batch-size 8 or --batch-size=8, also with underscores; --resume, --no-resume or --resume=false. A
+flag given several times has its last value. In --config FILE, whose values the command line overrides:
 
   # a comment
   batch-size = 8            # sections are optional: [batch] or nothing
@@ -27,8 +27,8 @@ FILE may also be such fields in JSON, as a run's checkpoint has them.
 
 A field of a std::optional may have no value. On the command line the word Field::unset says so, in JSON null.
 
-An unknown name, a repeated name in a file, and a value of the wrong type or out of range throw an Error that says where it was, what
-was found and what is expected.
+An unknown name, a repeated name in a file, and a value of the wrong type or out of range throw an Error that says where
+it was, what was found and what is expected.
 */
 #pragma once
 #include <cstdint>

@@ -190,7 +190,7 @@ private:
                 text("SM_HOSTS").c_str());
     }
 
-    // torchrun's defaults (Kubeflow's TrainJob sets them), without torchrun: they number hosts, with one process on each.
+    // torchrun's defaults (Kubeflow's TrainJob sets them), without torchrun: they number hosts, each with one process.
     Launch by_torchrun_defaults() const {
         const std::string per_host = text("PET_NPROC_PER_NODE");
         require(per_host == "1" || per_host.empty() || !std::isdigit(static_cast<unsigned char>(per_host[0])),

@@ -8,9 +8,9 @@ in the order of k, and blocks are added in order. MR and NR, which depend on the
 threads do not affect it, so every processor gives the same bits.
 
 A and B are float or bf16, sums are always float. bf16 is multiplied in pairs of neighbors in k, of which the second is
-added first. AVX-512's vdpbf16ps does this in one instruction. Where that is slow or missing, bf16 is packed as floats in
-that order (bf16_pairs.h), with the same bits (test/cpu/gemm_test.cpp), except for subnormals, below 1.2e-38, which that
-instruction treats as zero. An A that is read in place must have its pairs side by side.
+added first. AVX-512's vdpbf16ps does this in one instruction. Where that is slow or missing, bf16 is packed as floats
+in that order (bf16_pairs.h), with the same bits (test/cpu/gemm_test.cpp), except for subnormals, below 1.2e-38, which
+that instruction treats as zero. An A that is read in place must have its pairs side by side.
 
 Processors with AMX multiply bf16 in tiles, with another order of sums: gemm_tiles.h.
 

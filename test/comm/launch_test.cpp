@@ -225,7 +225,7 @@ TEST_CASE("torchrun, and its variables set by others", "[launch]") {
     CHECK(contains(error({}, launcher("torchrun")), "and RANK is not"));
 }
 
-// Kubeflow's TrainJob (pkg/constants/constants.go of kubeflow/trainer), SkyPilot, indexed jobs of Kubernetes, and others
+// Kubeflow's TrainJob (kubeflow/trainer, pkg/constants/constants.go), SkyPilot, Kubernetes' indexed jobs, and others.
 TEST_CASE("copies that cluster software starts are ranks, or an error, and never runs of their own", "[launch]") {
     const Variables pet = {{"PET_NNODES", "2"},          {"PET_NODE_RANK", "1"},
                            {"PET_NPROC_PER_NODE", "1"},  {"PET_MASTER_ADDR", "job-node-0-0.job"},

@@ -70,8 +70,7 @@ TEST_CASE("JSON as Python reads and writes it", "[documents]") {
     CHECK(from_python_json(R"({"a": NaN, "b": [-Infinity, Infinity, 1e400, -0.5E+7], "c": 0})") ==
           R"({"a": 0  , "b": [0        , 0       , 0    , 0      ], "c": 0})");
     // What is neither stays what it is, and strings do.
-    for (const std::string text :
-         {R"({"NaN 1e400 \" -Infinity \u12": "\\ud83d"})", "nan", "-", "tru", "[x.]", "\"\\"})
+    for (const std::string text : {R"({"NaN 1e400 \" -Infinity \u12": "\\ud83d"})", "nan", "-", "tru", "[x.]", "\"\\"})
         CHECK(from_python_json(text) == text);
     CHECK(from_python_json("01 1. 1e") == "00 0. 0e");
     CHECK(from_python_json(R"("\ud83d \udE00 \ud83d\ude00 \ud83d\ud83d\ude00 \u00e9 \ud83d")") ==

@@ -113,7 +113,7 @@ TEST_CASE("no rank waits while the checkpoint is made visible and old ones are r
     group.run([&](int rank) {
         SmallRank self(group, rank);
         Saver<Cpu, float> saver(scratch / "run", self.ranks, *self.model, *self.optimizer);
-        saver.begin(3, {"", "", RunState{.step = 3}, {}}, [&](const SavedCheckpoint& saved) {
+        saver.begin(3, {{}, RunState{.step = 3}, {}}, [&](const SavedCheckpoint& saved) {
             calls++;
             if (saved.step == 3 && verify(saved.path).why.empty() && wait_until([&] { return gone_on == 2; }, 60))
                 good_calls++;
@@ -137,11 +137,11 @@ TEST_CASE("no rank waits while the checkpoint is made visible and old ones are r
     group.run([&](int rank) {
         SmallRank self(group, rank);
         Saver<Cpu, float> saver(scratch / "run", self.ranks, *self.model, *self.optimizer);
-        saver.begin(4, {"", "", RunState{.step = 4}, {}},
+        saver.begin(4, {{}, RunState{.step = 4}, {}},
                     [](const SavedCheckpoint&) { throw Error(kExitUsage, "cannot remove it"); });
         CHECK(contains(error_of([&] { saver.finish(); }), "cannot remove it"));
         CHECK_FALSE(saver.is_under_way());
-        saver.begin(5, {"", "", RunState{.step = 5}, {}});
+        saver.begin(5, {{}, RunState{.step = 5}, {}});
         CHECK(saver.finish().step == 5);
     });
     CHECK(checkpoint_steps(scratch / "run") == std::vector<int64_t>{3, 4, 5});
@@ -155,13 +155,13 @@ TEST_CASE("what is being saved is the state at that moment, whatever training do
         RunFlags config;
         RunState state{.step = 3, .tokens = 77};
         Saver<Cpu, float> saver(scratch / "waited", self.ranks, *self.model, *self.optimizer);
-        saver.begin(state.step, {"", "", state, config});
+        saver.begin(state.step, {{}, state, config});
         CHECK(saver.is_under_way());
         CHECK(saver.finish().step == 3);
         CHECK_FALSE(saver.is_under_way());
 
         Saver<Cpu, float> meanwhile(scratch / "meanwhile", self.ranks, *self.model, *self.optimizer);
-        meanwhile.begin(state.step, {"", "", state, config});
+        meanwhile.begin(state.step, {{}, state, config});
         state = {};
         self.fill(99);
         CHECK(meanwhile.finish().path == step_folder(scratch / "meanwhile", 3));

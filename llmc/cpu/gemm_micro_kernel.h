@@ -138,8 +138,7 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
         multiply_step();
         if constexpr (rows == kMR) multiply_step(), multiply_step(), multiply_step();
     }
-    if constexpr (rows == kMR)
-        for (; k < K; k += kPair<T>) multiply_step();
+    for (; k < K; k += kPair<T>) multiply_step();
     // At the right edge of C the rest works on full-width copies.
     Out edge[rows][kNR], edge_bias[kNR] = {};
     float edge_before[rows][kNR];

@@ -217,7 +217,7 @@ TEST_CASE("without a key, ranks of one host must be of one user", "[tcp_stranger
         pollfd waiting{listeners.sockets[0].fd, POLLIN, 0};
         ensure(poll(&waiting, 1, 20'000) == 1);
         const Connection guest = accept_from(listeners.sockets[0]);
-        char hello[sizeof(Header) + 56];
+        char hello[sizeof(Header) + 64];
         ensure(receive_bytes(guest.socket.fd, hello, sizeof(hello)));
         ensure(send_message(guest.socket.fd, kChallenge, 0, std::string(32, 'n')));
         ensure(is_closed_by_peer(guest.socket.fd, 20));  // without a proof

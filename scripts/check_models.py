@@ -275,7 +275,8 @@ def check_in_llama_cpp(name, path, model, prompts):
     """Checks that llama.cpp continues greedily like transformers, for the prompt whose continuation is surest."""
     ids = model.generate(prompts, max_new_tokens=GREEDY, do_sample=False, pad_token_id=0)
     values = torch.log_softmax(logits_of(model, ids)[:, prompts.shape[1] - 1 : -1], 2).topk(2).values
-    margins = (values[..., 0] - values[..., 1]).min(1).values
+    # Without token 11, which llama.cpp takes for the end where a file names none.
+    margins = (values[..., 0] - values[..., 1]).min(1).values * (ids[:, prompts.shape[1] :] != 11).all(1)
     row = margins.argmax().item()
     margin, prompt, want, logprobs = margins[row].item(), prompts[row], ids[row, prompts.shape[1] :], values[row, :, 0]
     check(f"{name}: the likeliest token is so by far", margin >= MARGIN, f"{margin:.3f}")

@@ -164,6 +164,9 @@ void add_token_ids(Keys& keys, const GptShape& s, const ByteLevelTokenizer& toke
     for (const std::vector<int64_t>& some : {facts.ids.end, all_ends(facts)})
         for (const int64_t id : some)
             if (id < known && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+    // A file that names no end has token 11 as its end in llama.cpp.
+    if (const auto json = facts.files.find("tokenizer.json"); ends.empty() && json != facts.files.end())
+        if (const int64_t guess = find_end_token(json->second).id; guess >= 0 && guess < known) ends.push_back(guess);
     // The one that ends an answer comes second, or first. Those that llama.cpp knows come last.
     const auto rank = [&](int64_t id) {
         const std::string& text = tokenizer.tokens[size_t(id)].text;

@@ -113,9 +113,9 @@ TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their 
     must_succeed(text);
     CHECK(text.out.size() >= 5);
 
-    const std::string eval = readme_command({"./train_gpt eval --resume run/x"});
-    const Finished score =
-        clone.run_on_gpu(replaced(replaced(eval, "run/x", "run/default"), "--eval-tasks hellaswag.bin", "--threads 2"));
+    const std::string eval = readme_command({"./train_gpt eval --resume RUN"});
+    const Finished score = clone.run_on_gpu(
+        replaced(replaced(eval, "RUN", "run/default"), "--eval-tasks hellaswag.bin,core.tasks", "--threads 2"));
     CHECK(contains(score.out, "val "));
 
     clone.run_on_gpu(

@@ -236,8 +236,9 @@ def check_chat_exports(scratch, name, chat):
     server = xllamacpp.Server(params)
     url = server.listening_address
     got = post(url, "/apply-template", messages=messages)["prompt"]
-    check(f"{name}: llama.cpp's prompt is that of transformers", got == prompt, repr(got))
-    got = post(url, "/tokenize", content=got, add_special=False, parse_special=True)["tokens"]
+    # The first token is put before every text, so llama.cpp takes it out of a template's.
+    check(f"{name}: llama.cpp's prompt is that of transformers", got == prompt.removeprefix(begin or ""), repr(got))
+    got = post(url, "/tokenize", content=got, add_special=True, parse_special=True)["tokens"]
     check(f"{name}: ids of the prompt", got == theirs(prompt, add_special_tokens=False).input_ids, str(got))
     got = post(url, "/tokenize", content=THOUGHTS, add_special=True, parse_special=False)["tokens"]
     check(f"{name}: ids of text with added tokens", got == theirs(THOUGHTS).input_ids, str(got))

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kGenerationConfig = "generation_config.json";
-constexpr const char* kTokenFiles[] = {kTokenizerConfig, kGenerationConfig, "special_tokens_map.json",
+const char* const kTokenFiles[] = {kTokenizerConfig, kGenerationConfig, "special_tokens_map.json",
                                        kChatTemplateFile};
 
 // Null if there is no such key.

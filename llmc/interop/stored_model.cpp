@@ -224,7 +224,7 @@ StoredModel::StoredModel(const std::string& path, bool is_verified) : path_(path
 
 void StoredModel::open_folder(bool is_verified) {
     std::error_code ignored;
-    const bool is_checkpoint = fs::exists(path_ + "/manifest.json", ignored);
+    const bool is_checkpoint = fs::exists(path_ + kManifestFile, ignored);
     if ((is_checkpoint && !is_verified) || !fs::exists(path_ + "/config.json", ignored)) {
         const FoundCheckpoint found = find_checkpoint(path_);
         if (found.path.empty()) check_no_adapter(path_);

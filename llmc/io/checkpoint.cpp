@@ -250,11 +250,11 @@ void CheckpointWriter::add_records(const std::vector<FileRecord>& records) {
 
 std::string CheckpointWriter::commit() {
     ensure(!committed_);
-    FileWriter file(tmp_ + "/manifest.json");
+    FileWriter file(tmp_ + kManifestFile);
     const std::string text = to_json(Manifest{step_, records_});
     file.write(text.data(), text.size());
     file.sync_and_close();
-    check_written(tmp_ + "/manifest.json", text.size(), xxh3(text.data(), text.size()));
+    check_written(tmp_ + kManifestFile, text.size(), xxh3(text.data(), text.size()));
     sync_folder(tmp_);
 
     if (exists(final_)) {
@@ -289,7 +289,7 @@ FoundCheckpoint find_checkpoint(const std::string& where,
     std::string suffix;
     const bool is_named = parse_name(name, named_step, suffix);
     std::error_code ignored;
-    if (is_named || exists(path + "/manifest.json")) {
+    if (is_named || exists(path + kManifestFile)) {
         require(fs::is_directory(path, ignored), "%s: no such checkpoint folder", path.c_str());
         Verified verified = how(path);
         if (is_named) check_step(verified, named_step);

@@ -88,7 +88,7 @@ bool Verification::are_whole(const std::vector<Record>& records, uint64_t bytes)
 Verification::Verification(const std::string& folder) : folder_(folder) { found_.why = look(); }
 
 std::string Verification::look() {
-    const std::string path = folder_ + "/manifest.json";
+    const std::string path = folder_ + kManifestFile;
     if (const std::string why = why_no_file(path, "manifest.json"); !why.empty()) return why;
     const std::string text = read_file(path);
     Json manifest = parse_json(text);
@@ -186,7 +186,7 @@ std::vector<FileRecord> manifest_records(const std::string& folder) {
     const auto hash_in = [](const Json& record) {
         return std::stoull(record.at("xxh3").get<std::string>(), nullptr, 16);
     };
-    const Json manifest = parse_json(read_file(folder + "/manifest.json"));
+    const Json manifest = parse_json(read_file(folder + kManifestFile));
     std::vector<FileRecord> records;
     for (const auto& [name, file] : manifest.at("files").items()) {
         records.push_back({name, file.at("bytes"), hash_in(file)});

@@ -16,6 +16,7 @@ manifest_xxh3 is the checksum of the same object without this key, printed witho
 #include "llmc/io/safetensors.h"  // TensorRecord
 
 inline constexpr int kCheckpointVersion = 2;  // the version that this program writes, and the newest that it reads
+inline constexpr const char* kManifestFile = "/manifest.json";  // below a checkpoint's folder
 
 struct FileRecord {
     std::string name;  // without a folder

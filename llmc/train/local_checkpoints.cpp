@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char *kFile = "/local_checkpoints.json", *kLocalManifest = "/manifest.json";
+constexpr const char* kFile = "/local_checkpoints.json";
 
 std::string random_name() {
     uint64_t number = 0;
@@ -160,7 +160,7 @@ std::vector<File> verified_files(const std::string& of_run, const std::vector<Pa
     std::vector<File> files;
     for (const Part& part : mine) {
         const std::string folder = checkpoint_path(of_run + "/" + part.folder(), part.step);
-        for (const std::string& path : {of_run, of_run + "/" + part.folder(), folder, folder + kLocalManifest})
+        for (const std::string& path : {of_run, of_run + "/" + part.folder(), folder, folder + kManifestFile})
             check_owner(path);
         const Verified found = verify(folder);
         require(found.why.empty() && found.step == part.step, "%s: %s", folder.c_str(),

@@ -61,8 +61,7 @@ std::vector<Field> RunFlags::fields() {
             Field{"batch", "batch-size", &batch_size,
                   "sequences per micro-batch (B); auto: the largest that fits in memory and divides "
                   "--total-batch-size; default: 12, but auto with --depth, or with --model and --total-batch-size; CPU "
-                  "ranks "
-                  "may have different numbers"}
+                  "ranks may have different numbers"}
                 .from(1, 1 << 20)
                 .zero_is("auto")
                 .or_else("default"),
@@ -267,8 +266,7 @@ std::vector<Field> RunFlags::fields() {
                 "machine", "dtype", &dtype,
                 "type of weights and activations; auto: bf16 on a GPU and on CPUs whose bf16 GEMMs are measured to be "
                 "1.3 times as fast or more, else fp32, and in a resumed run its type; fp8: bf16 (fp32 on the CPU) with "
-                "the blocks' large linear "
-                "layers in FP8 (GPUs from sm_89; the CPU emulates the arithmetic)"}
+                "the blocks' large linear layers in FP8 (GPUs from sm_89; the CPU emulates the arithmetic)"}
                 .one_of({"auto", "fp32", "bf16", "fp8"}),
             Field{"machine", "fp8-scaling", &fp8_scaling,
                   "scales of FP8 tensors; current: from the tensor itself; delayed: of inputs and gradients from the "

@@ -67,13 +67,11 @@ std::string parent_folder(const std::string& path) {
     return parent.empty() ? "." : parent;
 }
 
-constexpr const char* kManifest = "/manifest.json";
-
 // Where this rank sees the checkpoint that rank 0 has at `path`: at the same path or at its own. Empty: nowhere.
 std::string own_path(const std::string& path, const std::string& identity, const RunFlags& asked) {
     const std::string name = std::filesystem::path(path).filename();
     for (const std::string& own : {path, asked.resume, asked.resume + "/" + name, asked.out_dir + "/" + name})
-        if (!identity.empty() && identity_of(own + kManifest) == identity) return own;
+        if (!identity.empty() && identity_of(own + kManifestFile) == identity) return own;
     return "";
 }
 
@@ -90,7 +88,7 @@ public:
         const Verification check(folder);
         Verified found = check.found();
         if (!found.why.empty()) return found;
-        ranks_.broadcast(identity_of(folder + kManifest) + " " + folder);
+        ranks_.broadcast(identity_of(folder + kManifestFile) + " " + folder);
         found.why = share(folder);
         return found;
     }
@@ -196,7 +194,7 @@ constexpr const char* kSmallFiles[] = {kRunFlagsFile, kStateFile, "config.json",
 // receive its small files from rank 0, and their state later (loading.h).
 void share_checkpoint(RunRequest& request, const RunFlags& asked, Ranks& ranks) {
     std::string& path = request.checkpoint.path;
-    const std::string identity = ranks.broadcast(identity_of(path + kManifest));
+    const std::string identity = ranks.broadcast(identity_of(path + kManifestFile));
     if (ranks.rank != 0) {
         const std::string own = own_path(path, identity, asked);
         request.is_here = !own.empty();

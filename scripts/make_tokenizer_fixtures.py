@@ -137,8 +137,7 @@ def write_ranks(path, tokens):
     path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)))
 
 
-def tiktoken_of(pattern, tokens, specials):
-    ranks = {token: rank for rank, token in enumerate(tokens)}
+def tiktoken_of(pattern, ranks, specials):
     return tiktoken.Encoding("x", pat_str=PATTERNS[pattern], mergeable_ranks=ranks, special_tokens=specials)
 
 
@@ -262,7 +261,7 @@ def write_cases(folder, texts, learned_from, size):
         write_ranks(folder / f"{pattern}.tiktoken", tokens)
         sidecar = {"pattern": pattern, "special_tokens": specials}
         (folder / f"{pattern}.tiktoken.json").write_text(json.dumps(sidecar) + "\n", encoding="utf-8")
-        encoding = tiktoken_of(pattern, tokens, specials)
+        encoding = tiktoken_of(pattern, {token: rank for rank, token in enumerate(tokens)}, specials)
         for name, text in texts.items():
             write_ids(folder, f"{pattern}.tiktoken", name, encoding.encode_ordinary(text))
     for pattern in ("gpt2", "gpt4", "llama3", "nanochat"):
@@ -321,11 +320,12 @@ def verify(folder):
         made = tokenizers.Tokenizer.from_file(str(folder / "ours" / f"{name}.json"))
         made.encode_special_tokens = True
         found = {"tokenizers": made.encode(text).ids}
-        ranks = folder / "ours" / f"{name}.tiktoken"
-        if ranks.is_file():
-            rest = json.loads(ranks.with_name(ranks.name + ".json").read_text(encoding="utf-8"))
-            tokens = [base64.b64decode(line.split()[0]) for line in ranks.read_bytes().splitlines()]
-            found["tiktoken"] = tiktoken_of(rest["pattern"], tokens, rest["special_tokens"]).encode_ordinary(text)
+        rank_file = folder / "ours" / f"{name}.tiktoken"
+        if rank_file.is_file():
+            rest = json.loads(rank_file.with_name(rank_file.name + ".json").read_text(encoding="utf-8"))
+            lines = (line.split() for line in rank_file.read_bytes().splitlines())
+            ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+            found["tiktoken"] = tiktoken_of(rest["pattern"], ranks, rest["special_tokens"]).encode_ordinary(text)
         for reference, theirs in found.items():
             same = theirs == ids
             failed += not same

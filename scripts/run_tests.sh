@@ -21,6 +21,7 @@ shift $(($# < 3 ? $# : 3))
 arguments=("$@")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+limit=${LIMIT:-1500}
 given_counts=${ANVIL_COUNTS:-}
 touch "$scratch/counts" "$scratch/failed" "$scratch/again" "$scratch/flaky"
 
@@ -46,7 +47,8 @@ run() {
     local status=0 began=$SECONDS
     [ "$1" = none ] || export ANVIL_EMULATOR_SCHEDULE=$1
     # With ANVIL_COUNTS it is no error if a topic has no tests for the later schedules.
-    ANVIL_COUNTS=$4.counts env --default-signal=HUP,INT,QUIT ${ANVIL_RUN_WITH:-} "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
+    ANVIL_COUNTS=$4.counts timeout --foreground --kill-after=10 "$limit" env --default-signal=HUP,INT,QUIT \
+        ${ANVIL_RUN_WITH:-} "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
     [ $status = 0 ] || grep -qs ' [1-9]' "$4.counts" || echo '0 1' >>"$4.counts"
     if [ $status != 0 ] && [ -n "${RETRY:-}" ] && ! grep -qE 'Sanitizer|runtime error:' "$4"; then
         printf '%s: failed in %d s, exit code %d; it will be run again\n' "$3" $((SECONDS - began)) $status

@@ -13,9 +13,14 @@ namespace {
 
 cpu_set_t noted;  // empty: not known
 
-// The dynamic linker calls this before the constructors of libraries, of which libgomp's binds the main thread. The C
-// library has not started either, so this is one system call.
-__attribute__((no_sanitize("thread"))) void note_cores(int, char**, char**) {
+// The dynamic linker calls this before the constructors of libraries, of which libgomp's binds the main thread. Neither the
+// C library nor a sanitizer has started, so this is one system call.
+#if __has_attribute(disable_sanitizer_instrumentation)  // clang: no_sanitize("memory") still calls for its shadow
+__attribute__((disable_sanitizer_instrumentation))
+#else
+__attribute__((no_sanitize("address", "thread", "undefined")))
+#endif
+void note_cores(int, char**, char**) {
     syscall(SYS_sched_getaffinity, 0, sizeof noted, &noted);
 }
 __attribute__((section(".preinit_array"), used)) void (*const before_libraries)(int, char**, char**) = note_cores;

@@ -8,6 +8,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Its tests are [plain]: a sanitizer's own start would be among the refused calls, and waits for itself.
 struct Shim {
     const TinyRuns runs;
     const std::string path = runs.path("refusing.so");
@@ -32,7 +33,8 @@ int warnings_in(const Finished& done) { return count(done.err, "warning: "); }
 
 }  // namespace
 
-TEST_CASE("what cannot be removed and links that cannot be made cost a warning, and no checkpoint", "[housekeeping]") {
+TEST_CASE("what cannot be removed and links that cannot be made cost a warning, and no checkpoint",
+          "[housekeeping][plain]") {
     const Shim& shim = the_shim();
     const TinyRuns& runs = shim.runs;
     const FlagMap flags = {{"checkpoint-every", "4"}, {"keep", "1"}, {"val-every", "4"}, {"save-best", "true"}};
@@ -83,7 +85,7 @@ TEST_CASE("what cannot be removed and links that cannot be made cost a warning, 
     CHECK(verify(last).why == "");
 }
 
-TEST_CASE("a save that fails once is tried again before the run ends", "[housekeeping]") {
+TEST_CASE("a save that fails once is tried again before the run ends", "[housekeeping][plain]") {
     const Shim& shim = the_shim();
     const TinyRuns& runs = shim.runs;
     // In the background and not; the first save begins at the 8th step. Which call of a save fails differs.
@@ -103,7 +105,7 @@ TEST_CASE("a save that fails once is tried again before the run ends", "[houseke
         }
 }
 
-TEST_CASE("--results is opened before the run, and never hides how the run ended", "[housekeeping]") {
+TEST_CASE("--results is opened before the run, and never hides how the run ended", "[housekeeping][plain]") {
     const Shim& shim = the_shim();
     const TinyRuns& runs = shim.runs;
     const std::string table = runs.path("results.tsv");

@@ -13,18 +13,12 @@ Each token depends on the T tokens before it. They are recomputed for every toke
 #include <numeric>
 #include <optional>
 #include <vector>
-#include "llmc/base/bf16.h"          // to_float
-#include "llmc/base/rng.h"           // Rng
-#include "llmc/eval/batches.h"       // StopAsked
-#include "llmc/model/gpt.h"          // Gpt
-#include "llmc/model/gpt_decoder.h"  // GptDecoder
-
-struct SampleConfig {
-    int num_tokens = 256;
-    double temperature = 0.8;  // 0: always the most probable token
-    int top_k = 0;             // 0: all
-    double top_p = 1;          // above 0; 1: all
-};
+#include "llmc/base/bf16.h"           // to_float
+#include "llmc/base/rng.h"            // Rng
+#include "llmc/eval/batches.h"        // StopAsked
+#include "llmc/eval/sample_config.h"  // SampleConfig
+#include "llmc/model/gpt.h"           // Gpt
+#include "llmc/model/gpt_decoder.h"   // GptDecoder
 
 // Draws an index from logits (V).
 inline int32_t draw(const std::vector<float>& logits, const SampleConfig& config, Rng& rng) {

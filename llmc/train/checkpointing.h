@@ -40,7 +40,7 @@ background.
 #include "llmc/optim/optimizer.h"       // Optimizer
 #include "llmc/optim/outer_state.h"     // OuterState
 #include "llmc/train/run_flags.h"       // RunFlags
-#include "llmc/train/step.h"            // StepConfig
+#include "llmc/train/step_config.h"     // StepConfig
 
 // The lowest validation loss so far. Each step's validation counts once, even if a resumed run repeats it.
 struct BestLoss {

@@ -19,7 +19,7 @@ a run that cannot continue ends before any weight is changed, and no rank saves 
 #include "llmc/train/checkpointing.h"    // RunState
 #include "llmc/train/outer_optimizer.h"  // OuterOptimizer
 #include "llmc/train/run_end.h"          // kMostSkippedInARow
-#include "llmc/train/step.h"             // Vote
+#include "llmc/train/step_config.h"      // Vote
 
 class IslandNews {
 public:

@@ -7,7 +7,7 @@
 #include "llmc/model/flops.h"         // flops_per_token
 #include "llmc/optim/state_layout.h"  // StateLayout, state_bytes
 #include "llmc/trace/trace_report.h"  // parts_text
-#include "llmc/train/step.h"          // Stepper
+#include "llmc/train/step_config.h"   // gradient_bytes
 #include "llmc/train/traced_step.h"   // trace_step, traced_workspace
 
 namespace {

@@ -15,14 +15,14 @@ and number of ranks. Values that were given are kept. The others are derived:
 #include <cstdint>
 #include <functional>
 #include <string>
-#include "llmc/model/shape.h"      // GptShape
-#include "llmc/optim/recipe.h"     // Recipe
-#include "llmc/optim/schedule.h"   // Schedule
-#include "llmc/optim/sharding.h"   // ShardingOptions
-#include "llmc/train/run_flags.h"  // RunFlags
-#include "llmc/train/scaling.h"    // Scaling
-#include "llmc/train/shares.h"     // Shares
-#include "llmc/train/step.h"       // StepConfig
+#include "llmc/model/shape.h"        // GptShape
+#include "llmc/optim/recipe.h"       // Recipe
+#include "llmc/optim/schedule.h"     // Schedule
+#include "llmc/optim/sharding.h"     // ShardingOptions
+#include "llmc/train/run_flags.h"    // RunFlags
+#include "llmc/train/scaling.h"      // Scaling
+#include "llmc/train/shares.h"       // Shares
+#include "llmc/train/step_config.h"  // StepConfig
 
 // The default number of sequences per micro-batch.
 inline constexpr int kDefaultBatchSize = 12;

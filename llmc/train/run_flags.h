@@ -8,16 +8,16 @@ ranks. A flag without a value is filled in later: by the recipe, --depth or a de
 #include <optional>
 #include <string>
 #include <vector>
-#include "llmc/base/flags.h"         // Field
-#include "llmc/comm/comm.h"          // GradientSum
-#include "llmc/comm/launch.h"        // LaunchFlags
-#include "llmc/data/loader.h"        // Packing
-#include "llmc/eval/sample.h"        // SampleConfig
-#include "llmc/model/activations.h"  // Recompute
-#include "llmc/model/shape.h"        // ModelConfig
-#include "llmc/optim/outer_state.h"  // OuterConfig
-#include "llmc/optim/recipe.h"       // Recipe
-#include "llmc/train/shares.h"       // BalanceMode
+#include "llmc/base/flags.h"          // Field
+#include "llmc/comm/comm.h"           // GradientSum
+#include "llmc/comm/launch.h"         // LaunchFlags
+#include "llmc/data/loader.h"         // Packing
+#include "llmc/eval/sample_config.h"  // SampleConfig
+#include "llmc/model/activations.h"   // Recompute
+#include "llmc/model/shape.h"         // ModelConfig
+#include "llmc/optim/outer_state.h"   // OuterConfig
+#include "llmc/optim/recipe.h"        // Recipe
+#include "llmc/train/shares.h"        // BalanceMode
 
 // --rank, --threads, --batch-size, --train-data and other flags that may differ from rank to rank: those of a process
 // or machine, and paths. What the paths lead to is compared.

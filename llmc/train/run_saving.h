@@ -32,7 +32,7 @@ when no step is in flight.
 #include "llmc/train/placement.h"          // find_placement
 #include "llmc/train/run_flags.h"          // RunFlags
 #include "llmc/train/saving.h"             // Saver
-#include "llmc/train/step.h"               // Vote
+#include "llmc/train/step_config.h"        // Vote
 #include "llmc/train/supervise.h"          // Supervised
 
 template <class Device, class T>

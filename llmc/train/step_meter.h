@@ -16,7 +16,7 @@ arXiv:2204.02311, appendix B).
 #include "llmc/train/noise_scale.h"    // NoiseScale
 #include "llmc/train/rank_watch.h"     // CommCost
 #include "llmc/train/run_config.h"     // RunConfig
-#include "llmc/train/step.h"           // StepResult
+#include "llmc/train/step_config.h"    // StepResult
 
 // What is known of a step when it is started.
 struct StepStart {

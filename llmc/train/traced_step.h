@@ -14,7 +14,7 @@ Weights and activations are bf16. Attention is cuDNN's wherever cuDNN 9.19 suppo
 #include "llmc/model/parameters.h"        // ParameterList
 #include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
 #include "llmc/optim/sharding.h"          // ShardingPlan
-#include "llmc/train/step.h"              // StepConfig
+#include "llmc/train/step_config.h"       // StepConfig
 #include "llmc/trace/step_trace.h"        // StepTrace
 
 // The properties of a GPU that the kernels' launchers need.

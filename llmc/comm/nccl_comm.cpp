@@ -429,7 +429,7 @@ std::string nccl_version() {
     return ncclGetVersion(&code) == ncclSuccess ? library_version_text(size_t(code)) : "of an unknown version";
 }
 
-bool sums_may_differ(int local_size, bool has_multicast, const Environment& environment) {
+bool sums_may_differ(int local_size, bool has_multicast, const std::function<const char*(const char*)>& environment) {
     const char* nvls = environment("NCCL_NVLS_ENABLE");
     return has_multicast && local_size > 2 && !environment("NCCL_ALGO") && !(nvls && std::string(nvls) == "0");
 }

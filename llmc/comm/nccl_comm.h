@@ -28,10 +28,10 @@ Collectives between GPUs by NVIDIA's NCCL, one process per GPU: over NVLink, PCI
 A build without NCCL links nccl_absent.cpp.
 */
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include "llmc/comm/comm.h"         // Comm, Order
-#include "llmc/comm/launch.h"       // Environment
 #include "llmc/comm/ranks.h"        // Ranks
 #include "llmc/cuda/cuda_device.h"  // Cuda
 
@@ -42,4 +42,4 @@ std::string nccl_version();
 
 // Whether NCCL may choose NVLS, whose sums may have different bits each time: with several ranks (`local_size`) on a
 // host whose NVLink switch can sum (`has_multicast`), unless the environment disables it.
-bool sums_may_differ(int local_size, bool has_multicast, const Environment& environment);
+bool sums_may_differ(int local_size, bool has_multicast, const std::function<const char*(const char*)>& environment);

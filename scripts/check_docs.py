@@ -9,7 +9,7 @@ the target and knows the variable and the topic. Flags alone in inline code: one
 FLAGS_OF_OTHERS. Paths exist, or git ignores them (files that programs write). Links lead to a page and a heading. Table rows have as
 many cells as their header. Figures in CLAIMS are those of the page with the measurements. Each row of the README's tables PROVEN has
 its proof in PROOFS. The README's count of lines is correct. Pages written for GitHub may link to ../../actions and the like, which
-are no files. dev/LOG.md is history, which names files that are gone, and is not checked.
+are no files. dev/LOG.md and dev/log/ are history, which names files that are gone: of them only links and rows are checked.
 
 Flags of ./train_gpt are those of doc/flags.md, which `make test` compares with the program; see train_gpt_flags.
 """
@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 FOLDERS = ("llmc", "test", "dev", "python", "scripts", "data", "doc", "make", ".ci", ".github")
-PAGES = re.compile(r"[A-Z_]+\.md|doc/([\w-]+/)?[\w-]+\.md|\.github/.*\.md")
+PAGES = re.compile(r"[A-Z_]+\.md|doc/([\w-]+/)?[\w-]+\.md|\.github/.*\.md|dev/LOG\.md|dev/log/\w+\.md")
 # Flags of other programs that pages mention on their own.
 FLAGS_OF_OTHERS = {
     "--bind-to", "--mca", "--host", "--map-by", "--hostfile", "--oversubscribe", "--allow-run-as-root",  # mpirun
@@ -404,9 +404,12 @@ def findings_in_links(tree, page, line):
 def findings_in_page(tree, page):
     text = (tree.root / page).read_text(encoding="utf-8")
     cells = 0
+    history = page.startswith("dev/")
     for number, kind, line in blocks_and_prose(text):
         found = []
-        if kind == "code":
+        if history:
+            found += findings_in_links(tree, page, line)
+        elif kind == "code":
             first = line.split()[0] if line.split() else ""
             for command in commands_in(line):
                 found += findings_in_command(tree, command)
@@ -420,6 +423,7 @@ def findings_in_page(tree, page):
                 if path not in tree.files:
                     found.append(f"there is no {path}")
             found += findings_in_links(tree, page, line)
+        if kind != "code":
             count = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
             if count and cells and count != cells:
                 found.append(f"a row of {count - 1} cells in a table of {cells - 1}")
@@ -552,6 +556,7 @@ def test(root):
             assert any(expected in one for one in found), f"{text!r}: expected '{expected}', found {found}"
         assert found_in(SOUND) == [], found_in(SOUND)
         assert list(findings_in_links(tree, "doc/index.md", "[log](../dev/LOG.md)")), "a link out of the site passes"
+        assert list(findings_in_links(tree, "dev/LOG.md", "[no](log/cpu.md#no-such-heading)")), "a link to a missing heading passes"
         for claim in CLAIMS:
             backwards = tuple(reversed(claim[4]))
             assert list(findings_in_claims(root, [(*claim[:4], backwards)])), f"{claim[1]}: exchanged figures pass"

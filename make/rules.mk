@@ -1,8 +1,8 @@
 # Rules for compiling objects.
 
 # Most files include the same standard headers, a fifth of their compile time: these are precompiled. Not for clang++, which gains
-# nothing (dev/LOG.md), and not with ccache, which would need special settings for it. g++ 12 does not treat precompiled headers as
-# system headers, and gives false warnings about std::string.
+# nothing (dev/log/build_and_ci.md), and not with ccache, which would need special settings for it. g++ 12 does not treat precompiled
+# headers as system headers, and gives false warnings about std::string.
 PRECOMPILED  := $(if $(CCACHE)$(findstring clang,$(CXX_VERSION)),,1)
 # $(call parsed,FOLDER): the flags that use precompiled headers; $(call parsed_first,FOLDER): their file, as a prerequisite
 parsed        = $(if $(PRECOMPILED),-include $(1)/standard_headers.h -Wno-array-bounds -Wno-stringop-overflow)

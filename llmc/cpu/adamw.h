@@ -2,7 +2,7 @@
 AdamW on the CPU: llmc/ops/adamw.h.
 
 One memory-bound pass: 28 bytes per element, 30 with a bf16 param, 8 fewer with bf16 moments. Plain stores reach the
-limit: the cache lines that they write were just read (dev/LOG.md).
+limit: the cache lines that they write were just read (dev/log/cpu.md).
 */
 #pragma once
 #include <cmath>

@@ -1,7 +1,7 @@
 /*
 Linear layers on the CPU: llmc/ops/matmul.h.
 
-A separate pass for the activation is faster here than fusing it (dev/LOG.md).
+A separate pass for the activation is faster here than fusing it (dev/log/cpu.md).
 */
 #pragma once
 #include <cstdint>

@@ -13,8 +13,8 @@ namespace {
 
 cpu_set_t noted;  // empty: not known
 
-// The dynamic linker calls this before the constructors of libraries, of which libgomp's binds the main thread. Neither the
-// C library nor a sanitizer has started, so this is one system call.
+// The dynamic linker calls this before the constructors of libraries, of which libgomp's binds the main thread. Neither
+// the C library nor a sanitizer has started, so this is one system call.
 #if __has_attribute(disable_sanitizer_instrumentation)  // clang: no_sanitize("memory") still calls for its shadow
 __attribute__((disable_sanitizer_instrumentation))
 #else

@@ -106,7 +106,6 @@ void flash() {
 }
 int main() {
     row("adamw_kernel", kAdamWThreads, 0, kAdamWBlocksPerSm);
-    row("lion_kernel", kLionThreads, 0, kLionBlocksPerSm);
     row("absmax_kernel", kAbsmaxThreads, 0, kAbsmaxBlocksPerSm);
     row("squares_kernel", kNormThreads, 0, kNormBlocksPerSm);
     row("weight_hash_kernel", kHashThreads, 0, kHashBlocksPerSm);

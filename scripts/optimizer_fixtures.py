@@ -37,33 +37,6 @@ def adamw():
     return f
 
 
-# test/cpu/lion_test.cpp has the same table: n, learning_rate, beta1, beta2, weight_decay, grad_scale
-LION_CASES = {
-    "one": (1, 1e-2, 0.9, 0.99, 0.0, 1.0),
-    "decay": (37, 3e-4, 0.9, 0.99, 1.0, 1.0),
-    "clipped": (1003, 1e-4, 0.95, 0.98, 2.0, 0.125),
-}
-
-
-def lion():
-    """Algorithm 2 of Chen et al., 2023 (arXiv:2302.06675), in the paper's notation; PyTorch has no Lion."""
-    f = Fixture("lion")
-    for case, (n, lr, beta1, beta2, weight_decay, grad_scale) in LION_CASES.items():
-        param = f.floats(case + ".param", n).detach()
-        grads = f.floats(case + ".grads", 4, n, scale=0.3).detach()
-        m = torch.zeros_like(param)
-        for step in range(4):
-            g = grads[step] * grad_scale
-            c = beta1 * m + (1 - beta1) * g
-            assert c.abs().min() > 1e-6 * g.abs().max()  # else rounding could change its sign
-            param = param - lr * (c.sign() + weight_decay * param)
-            m = beta2 * m + (1 - beta2) * g
-            if step in (0, 3):
-                f.want(f"want.{case}.param{step + 1}", param)
-                f.want(f"want.{case}.m{step + 1}", m)
-    return f
-
-
 # test/cpu/muon_test.cpp has the same table: R, K, momentum, beta2, weight_decay, learning_rate, equal_rows, fixed_norm.
 MUON_CASES = {
     "square": (12, 12, 0.95, 0.9, 0.1, 0.02, True, True),

@@ -13,7 +13,6 @@
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
-#include "llmc/cpu/lion.h"
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/matmul_fp8.h"
 #include "llmc/cpu/muon.h"

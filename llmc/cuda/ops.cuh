@@ -14,7 +14,6 @@
 #include "llmc/cuda/gelu.cuh"
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/cuda/layernorm.cuh"
-#include "llmc/cuda/lion.cuh"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/matmul_fp8.cuh"
 #include "llmc/cuda/muon.cuh"

@@ -230,12 +230,6 @@ int64_t num_elements(const Tensor* tensors, int64_t count) {
     for (int64_t i = 0; i < count; i++) n += tensors[i].n;
     return n;
 }
-// Reads and writes weight and m, reads the gradient; bf16 weights as for AdamW.
-template <class T, class M = float>
-OpCost lion_cost(int64_t n) {
-    const double bytes = 4 * 3 + 2 * sizeof(M) + (std::is_same_v<T, float> ? 0 : sizeof(T));
-    return {.bytes = bytes * double(n), .flops = 9 * double(n)};
-}
 // Muon's element-wise steps, for n elements of a matrix. Momentum reads the gradient and the momentum, writes momentum
 // and X; normalize reads and writes X.
 template <class T, class M = float>

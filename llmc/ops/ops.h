@@ -22,7 +22,6 @@ the instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
 #include "llmc/ops/gelu.h"
 #include "llmc/ops/global_norm.h"
 #include "llmc/ops/layernorm.h"
-#include "llmc/ops/lion.h"
 #include "llmc/ops/matmul.h"
 #include "llmc/ops/matmul_fp8.h"
 #include "llmc/ops/muon.h"
@@ -44,11 +43,11 @@ template <class... Families>
 struct OpTable : Families... {};
 
 template <class Device, class T>
-using Ops = OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
-                    CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, DropoutOps<Device, T>,
-                    EmbeddingOps<Device, T>, EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>,
-                    LayernormOps<Device, T>, LionOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>,
-                    MuonOps<Device, T>, NewtonSchulzOps<Device, T>, QkRmsnormOps<Device, T>, QuantizeOps<Device, T>,
-                    ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>, RmsnormOps<Device, T>, RotaryOps<Device, T>,
-                    SmearOps<Device, T>, StepScalarsOps<Device>, SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>,
-                    WeightHashOps<Device, T>>;
+using Ops =
+    OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
+            CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, DropoutOps<Device, T>,
+            EmbeddingOps<Device, T>, EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>,
+            LayernormOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>,
+            NewtonSchulzOps<Device, T>, QkRmsnormOps<Device, T>, QuantizeOps<Device, T>, ReluSquaredOps<Device, T>,
+            ResidualMixOps<Device, T>, RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>,
+            StepScalarsOps<Device>, SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;

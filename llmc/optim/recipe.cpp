@@ -81,12 +81,6 @@ void Recipe::set_optimizer(const std::string& optimizer) {
             "--recipe %s has no %s for the matrices: leave --optimizer %s out, or give --recipe gpt2", name,
             rule.title.c_str(), optimizer.c_str());
     rules = with_rule(rules, optimizer);
-    if (rule.whole_matrices) return;  // its hyperparameters are set separately
-    learning_rate /= rule.smaller_rate;
-    for (GroupRule& group : rules.groups) {
-        group.learning_rate /= rule.smaller_rate, group.weight_decay *= rule.smaller_rate;
-        if (rule.beta2 > 0) group.beta2 = rule.beta2;
-    }
 }
 
 std::vector<std::string> optimizer_names() {

@@ -7,7 +7,7 @@ width and run length (llmc/train/scaling.h).
   Optimizer<Device> optimizer(device, list, plan, rank, recipe.rules);
   optimizer.update(weights, gradients, recipe.rates(step, steps), scalars);          step counts from 0
 
-  gpt2       one learning rate and AdamW (Radford et al., 2019; Brown et al., 2020, appendix B); Muon or Lion if asked
+  gpt2       one learning rate and AdamW (Radford et al., 2019; Brown et al., 2020, appendix B); Muon if asked
   nanochat   Karpathy's nanochat, 2026: Muon for the blocks, AdamW with separate learning rates for all other groups.
              Rates are given for batches of 2^19 tokens and 768 channels, and scaled from there
   stage-a    the baseline of modded-nanogpt's track 3: plain Muon, AdamW, 30% of the steps flat and then down to zero

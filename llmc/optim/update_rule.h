@@ -2,8 +2,8 @@
 An optimizer as a value. A rule is a struct with two members: an UpdateRule, which has all that sharding, memory plan,
 checkpoints and recipes need, and the update itself, a template over device and dtype:
 
-  struct LionRule : RuleWithoutWorkspace {
-      inline static const UpdateRule value{.name = "lion", .title = "Lion", .state = {{"m"}}};
+  struct AdamWRule : RuleWithoutWorkspace {
+      inline static const UpdateRule value{.name = "adamw", .title = "AdamW", .state = {{"m"}, {"v"}}};
       template <class Device, class T>
       static void update(const UpdateBatch<Device, T>& batch);
   };
@@ -40,9 +40,6 @@ struct UpdateRule {
     // How parameters are sharded over ranks (sharding.h): in pieces that begin and end anywhere, or as whole matrices.
     bool whole_matrices = false;
     bool has_eps = false;  // for tables: it uses GroupRule::eps
-    // Derived from a recipe's numbers for AdamW: learning rates are divided and weight decays multiplied by
-    // smaller_rate, which keeps their product; beta2 replaces AdamW's if it is not 0.
-    double smaller_rate = 1, beta2 = 0;
     std::vector<StateTensor> state = {};
 
     // Pieces of a bucket are updated together up to this many elements, matrices only with others of their shape; 0:

@@ -9,7 +9,6 @@ The list of all update rules. To add one, see doc/add_an_optimizer.md.
 #include <array>
 #include "llmc/base/check.h"        // ensure
 #include "llmc/optim/adamw_rule.h"  // AdamWRule
-#include "llmc/optim/lion_rule.h"   // LionRule
 #include "llmc/optim/muon_rule.h"   // MuonRule
 
 template <class... Rules>
@@ -26,7 +25,7 @@ struct RuleList {
         workspaces = {Rules::template workspace_bytes<Device, T>...};
 };
 
-using UpdateRules = RuleList<AdamWRule, MuonRule, LionRule>;
+using UpdateRules = RuleList<AdamWRule, MuonRule>;
 
 // The rule's index in the list.
 inline size_t update_rule_index(const std::string& name) {

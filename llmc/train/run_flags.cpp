@@ -97,12 +97,10 @@ std::vector<Field> RunFlags::fields() {
                   "other flags of this section override parts of it; model: the recipe of the model's architecture"}
                 .one_of(recipe_choices()),
             Field{"optimizer", "optimizer", &optimizer,
-                  "muon: Muon for the matrices inside the blocks, AdamW for everything else; lion: a tenth of AdamW's "
-                  "learning "
-                  "rate and ten times its weight decay; adamw and lion only with --recipe gpt2"}
+                  "muon: Muon for the matrices inside the blocks, AdamW for everything else; adamw only with --recipe "
+                  "gpt2"}
                 .one_of(optimizer_names()),
-            Field{"optimizer", "learning-rate", &learning_rate,
-                  "peak learning rate of AdamW or Lion (only with --recipe gpt2)"}
+            Field{"optimizer", "learning-rate", &learning_rate, "peak learning rate of AdamW (only with --recipe gpt2)"}
                 .from(0)
                 .or_else("recipe"),
             Field{"optimizer", "embedding-learning-rate", &embedding_learning_rate,
@@ -130,18 +128,17 @@ std::vector<Field> RunFlags::fields() {
                   "fraction of all steps in which wsd and trapezoid decay"}
                 .from(0, 1)
                 .or_else("recipe"),
-            Field{"optimizer", "beta1", &beta1,
-                  "AdamW: decay of the first moment; Lion: of the momentum whose sign is the step"}
+            Field{"optimizer", "beta1", &beta1, "AdamW: decay of the first moment"}
                 .from(0, 0.9999999)
                 .or_else("recipe"),
-            Field{"optimizer", "beta2", &beta2, "AdamW: decay of the second moment; Lion: of the momentum that is kept"}
+            Field{"optimizer", "beta2", &beta2, "AdamW: decay of the second moment"}
                 .from(0, 0.9999999)
                 .or_else("recipe"),
             Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the square root of the second moment"}
                 .from(0, 1)
                 .or_else("recipe"),
             Field{"optimizer", "weight-decay", &weight_decay,
-                  "AdamW, Lion: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
+                  "AdamW: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
                 .from(0)
                 .or_else("recipe"),
             Field{"optimizer", "muon-learning-rate", &muon_learning_rate, "Muon: peak learning rate"}.from(0).or_else(
@@ -190,8 +187,8 @@ std::vector<Field> RunFlags::fields() {
                   "training tokens that the hyperparameters were tuned with (0: as in this run)"}
                 .from(0),
             Field{"optimizer", "moments", &moments,
-                  "type in which AdamW's two moments and Muon's and Lion's momentum are stored; bf16: half of the "
-                  "memory, rounded stochastically"}
+                  "type in which AdamW's two moments and Muon's momentum are stored; bf16: half of the memory, rounded "
+                  "stochastically"}
                 .one_of({"fp32", "bf16"}),
             Field{"optimizer", "dropout", &dropout,
                   "dropout probability in training, of the embeddings and of what attention and MLP add to the "

@@ -334,7 +334,12 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         share_errors(ranks, [&] {
             flags = RunFlags();
             flags.command = line.run.command;
-            from_older_json(flags.fields(), request.checkpoint_file(kRunFlagsFile), stored);
+            try {
+                from_older_json(flags.fields(), request.checkpoint_file(kRunFlagsFile), stored);
+            } catch (const Error& error) {  // a choice of another version: its optimizer, say
+                throw Error(error.exit_code,
+                            error.what() + ("; its weights alone: --init-from " + request.checkpoint.path));
+            }
             fill_in_decided(
                 flags, run_state_of(request.checkpoint_file(kStateFile), request.checkpoint.path + "/" + kStateFile));
         });

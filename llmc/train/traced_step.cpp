@@ -63,7 +63,6 @@ namespace traced {
 #include "llmc/cuda/gelu.cu"
 #include "llmc/cuda/global_norm.cu"
 #include "llmc/cuda/layernorm.cu"
-#include "llmc/cuda/lion.cu"
 #include "llmc/cuda/matmul.cu"
 #include "llmc/cuda/matmul_fp8.cu"
 #include "llmc/cuda/muon.cu"

@@ -240,21 +240,8 @@ void update_by_adamw(Cpu& cpu, const GroupRule& rule, double learning_rate, Floa
                                               .weight_decay = rule.weight_decay}};
     ops<float>(cpu).adamw_update(cpu, &tensor, 1, &scalars);
 }
-void update_by_lion(Cpu& cpu, const GroupRule& rule, double learning_rate, Floats& weight, std::vector<Floats>& state,
-                    const float* grad, const StepScalars& scalars) {
-    const LionTensor<float> tensor{.param = weight.data(),
-                                   .master = nullptr,
-                                   .m = state[0].data(),
-                                   .grad = grad,
-                                   .n = int64_t(weight.size()),
-                                   .hyper = {.learning_rate = learning_rate,
-                                             .beta1 = rule.beta1,
-                                             .beta2 = rule.beta2,
-                                             .weight_decay = rule.weight_decay}};
-    ops<float>(cpu).lion_update(cpu, &tensor, 1, &scalars);
-}
 
-const std::map<std::string, UpdateByOp> kUpdatesByOp = {{"adamw", update_by_adamw}, {"lion", update_by_lion}};
+const std::map<std::string, UpdateByOp> kUpdatesByOp = {{"adamw", update_by_adamw}};
 
 }  // namespace
 
@@ -318,20 +305,12 @@ TEST_CASE("groups may have different rules", "[optimizer]") {
         }
         return Floats(weights.data, weights.data + weights.size);
     };
-    const OptimizerConfig adamw, muon = with_rule({}, "muon"), lion = with_rule({}, "lion");
-    OptimizerConfig mixed = muon;
-    mixed.rule(ParameterGroup::embedding).name = "lion";
-    const Floats by_adamw = weights_after(adamw), by_muon = weights_after(muon), by_lion = weights_after(lion),
-                 got = weights_after(mixed);
+    const Floats by_adamw = weights_after({}), got = weights_after(with_rule({}, "muon"));
     for (const Parameter& p : list) {
         INFO(p.name);
-        const Floats& want = p.group == ParameterGroup::matrices    ? by_muon
-                             : p.group == ParameterGroup::embedding ? by_lion
-                                                                    : by_adamw;
         const auto begin = got.begin() + p.offset;
-        CHECK(std::equal(begin, begin + p.size(), want.begin() + p.offset));
-        CHECK(!std::equal(begin, begin + p.size(),
-                          (p.group == ParameterGroup::embedding ? by_adamw : by_lion).begin() + p.offset));
+        CHECK(std::equal(begin, begin + p.size(), by_adamw.begin() + p.offset) ==
+              (p.group != ParameterGroup::matrices));
     }
 }
 
@@ -348,27 +327,23 @@ TEST_CASE("what rules are called, and what of theirs checkpoints and plans ask",
         }
         CHECK(rule->state.size() <= kMostStateTensors);
     }
-    const OptimizerConfig lion = with_rule({}, "lion"), muon = with_rule({}, "muon");
-    CHECK((!shards_whole_matrices({}) && !shards_whole_matrices(lion) && shards_whole_matrices(muon)));
-    CHECK((lion.rule(ParameterGroup::head).name == "lion" && muon.rule(ParameterGroup::head).name == "adamw"));
-    // On one rank: floats per element of state and master weights.
+    const OptimizerConfig muon = with_rule({}, "muon");
+    CHECK((!shards_whole_matrices({}) && shards_whole_matrices(muon)));
+    CHECK(muon.rule(ParameterGroup::head).name == "adamw");
+    // On one rank: bytes of state and master weights.
     const ParameterList list(kShape);
     const ShardingPlan whole = whole_plan(list);
     const int64_t elements = whole.state_size[0];
-    for (const auto& [config, floats] : {std::pair{OptimizerConfig(), 2}, {lion, 1}}) {
-        CHECK(state_bytes(list, whole, 0, config, false) == 4 * floats * elements);
-        CHECK(state_bytes(list, whole, 0, config, true) == 4 * (floats + 1) * elements);
-        CHECK(StateLayout(list, whole, 0, config).memory_bytes(sizeof(float)) == size_t(4 * floats * elements));
-        CHECK(StateLayout(list, whole, 0, config).memory_bytes(sizeof(bf16)) == size_t(4 * (floats + 1) * elements));
-        OptimizerConfig in_bf16 = config;
-        in_bf16.bf16_moments = true;
-        CHECK(state_bytes(list, whole, 0, in_bf16, true) == (2 * floats + 4) * elements);
-        CHECK(StateLayout(list, whole, 0, in_bf16).memory_bytes(sizeof(float)) == size_t(2 * floats * elements));
-        CHECK(StateLayout(list, whole, 0, in_bf16).memory_bytes(sizeof(bf16)) == size_t((2 * floats + 4) * elements));
+    OptimizerConfig in_bf16;
+    in_bf16.bf16_moments = true;
+    for (const auto& [config, bytes] : {std::pair{OptimizerConfig(), 8}, {in_bf16, 4}}) {
+        CHECK(state_bytes(list, whole, 0, config, false) == bytes * elements);
+        CHECK(state_bytes(list, whole, 0, config, true) == (bytes + 4) * elements);
+        CHECK(StateLayout(list, whole, 0, config).memory_bytes(sizeof(float)) == size_t(bytes * elements));
+        CHECK(StateLayout(list, whole, 0, config).memory_bytes(sizeof(bf16)) == size_t((bytes + 4) * elements));
     }
     // Muon's momentum, but not NorMuon's second moment, of which there is little.
-    OptimizerConfig in_bf16 = muon;
-    in_bf16.bf16_moments = true;
+    in_bf16 = with_rule(in_bf16, "muon");
     CHECK(update_rule("muon").state_dtype(0, in_bf16) == DType::bf16);
     CHECK(update_rule("muon").state_dtype(1, in_bf16) == DType::f32);
     CHECK(update_rule("muon").state_dtype(0, muon) == DType::f32);

@@ -235,28 +235,6 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
     CHECK(config.chosen_recipe().muon());
 }
 
-TEST_CASE("Lion: a tenth of AdamW's learning rate, ten times its decay, and what flags say of these", "[recipe]") {
-    RunFlags config;
-    config.optimizer = "lion", config.warmup_steps = 10;
-    const Recipe lion = config.chosen_recipe(), adamw = find_recipe("gpt2");
-    check_near(lion.learning_rate, 1e-4);
-    for (size_t g = 0; g < kNumParameterGroups; g++) {
-        const GroupRule &rule = lion.rules.groups[g], &other = adamw.rules.groups[g];
-        CHECK((rule.name == "lion" && rule.beta1 == 0.9 && rule.beta2 == 0.99));
-        CHECK(rule.learning_rate == lion.learning_rate);
-        check_near(rule.learning_rate * rule.weight_decay, other.learning_rate * other.weight_decay);
-    }
-    CHECK(contains(lion.text(), "\n  Lion: learning rate 0.0001, betas 0.9, 0.99, weight decay 1\n"));
-    check_near(lion.rates(9, 100).groups[0], 1e-4);
-    config.learning_rate = 3e-4, config.weight_decay = 0.5, config.beta2 = 0.98;
-    const Recipe changed = config.chosen_recipe();
-    for (const GroupRule& rule : changed.rules.groups)
-        CHECK(
-            (rule.learning_rate == 3e-4 && rule.beta2 == 0.98 && (rule.weight_decay == 0.5 || rule.weight_decay == 0)));
-    check_near(changed.rates(10, 100).groups[0], 3e-4);
-    CHECK(optimizer_names() == std::vector<std::string>{"recipe", "adamw", "muon", "lion"});
-}
-
 TEST_CASE("what a recipe cannot be told", "[recipe]") {
     const auto error = [](const std::function<void(RunFlags&)>& change) {
         RunFlags config;
@@ -266,8 +244,7 @@ TEST_CASE("what a recipe cannot be told", "[recipe]") {
     };
     CHECK(contains(error([](RunFlags& c) { c.optimizer = "adamw"; }),
                    "2: --recipe nanochat has no AdamW for the matrices: leave --optimizer adamw out"));
-    CHECK(contains(error([](RunFlags& c) { c.optimizer = "lion"; }),
-                   "2: --recipe nanochat has no Lion for the matrices: leave --optimizer lion out"));
+    CHECK(optimizer_names() == std::vector<std::string>{"recipe", "adamw", "muon"});
     CHECK(contains(error([](RunFlags& c) { c.learning_rate = 1; }),
                    "2: --recipe nanochat has a learning rate for each group: instead of --learning-rate give "));
     CHECK(contains(error([](RunFlags& c) { c.steps = 20, c.warmup_steps = 40; }),

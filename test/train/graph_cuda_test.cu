@@ -127,7 +127,7 @@ TEST_CASE("steps as a graph have the bits of steps op by op", "[graph][once]" ON
     // The third step is captured with scales of its own, the next one anew with delayed ones.
     check_same<bf16>(
         {.recompute = Recompute::block, .amax_history = 3, .fp8 = true, .tree_sum = true, .documents = true});
-    check_same<bf16>({.architecture = "llama", .optimizer = "lion", .accumulation = 1});
+    check_same<bf16>({.architecture = "llama", .accumulation = 1});
     // What cannot be captured is enqueued op by op, that step and all others.
     check_same<float>({.waits = true});
     // A step that somebody watches is enqueued op by op, and the next one as a graph again.

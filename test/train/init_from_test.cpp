@@ -253,4 +253,14 @@ TEST_CASE("a checkpoint from before a flag was there goes on with what that flag
     const Finished wrong = run(command_of({{"resume", folder}, {"out-dir", runs.path("c")}}));
     CHECK(wrong.exit_code == 2);
     CHECK(contains(wrong.err, "\"batch-size\": \"many\": expected a number"));
+    // An optimizer that another version had.
+    config["batch-size"] = 2, config["optimizer"] = "lion";
+    put_file(path, config.dump());
+    renew_manifest(folder);
+    const Finished lion = run(command_of({{"resume", folder}, {"out-dir", runs.path("c")}}));
+    CHECK(lion.exit_code == 2);
+    CHECK(contains(
+        lion.err,
+        "\"optimizer\": \"lion\": expected one of recipe, adamw, muon; its weights alone: --init-from " + folder));
+    must_succeed(runs.train("c", {{"init-from", folder}, {"steps", "1"}, {"warmup-steps", "0"}}));
 }

@@ -117,7 +117,6 @@ TEST_CASE("the traced step launches what the real one launches", "[traced_step][
     for (const char* architecture : {"gpt2", "llama", "nanochat"}) check_alike({.architecture = architecture});
     check_alike({.optimizer = "muon"});
     check_alike({.architecture = "nanochat", .optimizer = "muon", .accumulation = 1});
-    check_alike({.optimizer = "lion"});
     check_alike({.recompute = Recompute::norms});
     check_alike({.recompute = Recompute::block});
     check_alike({.fp8 = true});

@@ -56,32 +56,6 @@ TEST_CASE("recipes have the same bits at any number of ranks", "[zero]") {
     }
 }
 
-TEST_CASE("Lion learns, has the same bits at any number of ranks, and goes on with them after a checkpoint", "[zero]") {
-    const TinyRuns runs;
-    const FlagMap flags = with(kEight, {{"optimizer", "lion"}, {"learning-rate", "0.002"}, {"checkpoint-every", "10"}});
-    must_succeed(runs.train("one", flags));
-    const std::string one = runs.path("one");
-    const auto want = losses_in(one);
-    REQUIRE(want.size() == 20);
-    CHECK(want.back().first < want.front().first - 0.3);
-    must_succeed(runs.train("four", with(flags, {{"virtual-ranks", "4"}})));
-    CHECK(losses_in(runs.path("four")) == want);
-    for (const int64_t step : {10, 20})
-        CHECK(tensor_difference(step_folder(runs.path("four"), step), step_folder(one, step)) == "");
-    // One moment for each parameter.
-    for (const auto& [name, unused] : tensors_in(step_folder(one, 20))) CHECK(!name.starts_with("v."));
-    CHECK(tensors_in(step_folder(one, 20)).count("m.wte.weight") == 1);
-    for (const std::string ranks : {"1", "2"}) {
-        must_succeed(run(command_of({{"resume", step_folder(runs.path("four"), 10)},
-                                     {"out-dir", runs.path("on" + ranks)},
-                                     {"virtual-ranks", ranks}})));
-        CHECK(tensor_difference(step_folder(runs.path("on" + ranks), 20), step_folder(one, 20)) == "");
-    }
-    const Finished refused = runs.resume("one", {{"steps", "22"}, {"optimizer", "adamw"}});
-    CHECK(refused.exit_code == 2);
-    CHECK(contains(refused.err, "holds the state of --optimizer lion, with which --optimizer adamw cannot continue"));
-}
-
 // Grouped heads, a layer more without value embeddings than with them, lambdas of one element, gates of one row.
 static FlagMap whole_model(const std::string& architecture) {
     return with(kEight, {{"architecture", architecture},

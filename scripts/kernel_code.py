@@ -92,7 +92,17 @@ def faults(kernel, code):
 # In C++, because it uses the constants of the headers.
 ASSUMED = r"""
 #include <cstdio>
-#include "llmc/cuda/ops.cuh"
+#include "llmc/cuda/adamw.cuh"
+#include "llmc/cuda/attention_decode.cuh"
+#include "llmc/cuda/cross_entropy.cuh"
+#include "llmc/cuda/flash_attention_backward.cuh"
+#include "llmc/cuda/flash_attention_forward.cuh"
+#include "llmc/cuda/global_norm.cuh"
+#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/quantize.cuh"
+#include "llmc/cuda/rmsnorm.cuh"
+#include "llmc/cuda/symmetric_matmul.cuh"
+#include "llmc/cuda/weight_hash.cuh"
 void row(const char* kernel, long threads, size_t shared_bytes, long blocks) {
     std::printf("%s\t%ld\t%zu\t%ld\n", kernel, threads, shared_bytes, blocks);
 }

@@ -10,7 +10,6 @@ and doc/flags.md list the flags.
 */
 #include <errno.h>
 #include <sys/prctl.h>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -18,8 +17,7 @@ and doc/flags.md list the flags.
 #include "llmc/base/file.h"           // open_standard_files
 #include "llmc/base/host_cpus.h"      // let_threads_use_given_cores
 #include "llmc/comm/host.h"           // raise_file_limit
-#include "llmc/comm/tcp_ranks.h"      // TcpRanks
-#include "llmc/comm/topology.h"       // links_line, network_text
+#include "llmc/comm/topology.h"       // network_text
 #include "llmc/cpu/kernels.h"         // cpu_kernels
 #include "llmc/data/utf8.h"           // printable
 #include "llmc/train/backend.h"       // open_backend
@@ -109,17 +107,11 @@ void print_plan(const CommandLine& line) {
 
 // The links that join the ranks, as rank 0's host sees them; "" if ranks share memory.
 std::string links_of(const World& world, const RunFlags& flags) {
-    const Ranks& ranks = world.ranks;
     if (world.is_alone() || world.group || !world.is_first()) return "";
-    const bool on_gpus = flags.device != "cpu" && why_no_cuda().empty();
-    std::string address;
-    if (const auto* tcp = dynamic_cast<const TcpRanks*>(&ranks); tcp && !on_gpus && ranks.num_hosts > 1) {
-        int other = 1;
-        while (std::count(ranks.host_ranks.begin(), ranks.host_ranks.end(), other)) other++;
-        address = tcp->own_number(other);
-    }
-    return links_line(on_gpus ? "NCCL" : "MPI", ranks.num_hosts, address, on_gpus ? cuda_gpu_links() : "",
-                      network_text());
+    const std::string gpus = flags.device != "cpu" && why_no_cuda().empty() ? cuda_gpu_links() : "";
+    const std::string network = world.ranks.num_hosts > 1 ? network_text() : "";
+    if (gpus.empty() && network.empty()) return "";
+    return "links: " + gpus + (gpus.empty() || network.empty() ? "" : "; ") + network + "\n";
 }
 
 // Runs the commands that take several ranks. Called once per rank.

@@ -32,7 +32,7 @@
 #include "llmc/comm/host.h"          // host_gpus
 #include "llmc/comm/host_comm.h"     // HostComm
 #include "llmc/comm/ranks.h"         // Ranks
-#include "llmc/comm/topology.h"      // interface_text, rdma_texts
+#include "llmc/comm/topology.h"      // network_text
 #include "llmc/cpu/kernels.h"        // cpu_kernels
 #include "llmc/data/mixture.h"       // data_sources
 #include "llmc/data/shards.h"        // open_shards
@@ -97,7 +97,7 @@ std::string address_of(const std::string& host) {
     return name;
 }
 
-// "eth0 (10 Gbit/s) 10.0.0.7": the interfaces that are up, without the loopback.
+// "eth0 10.0.0.7": the interfaces that are up, without the loopback.
 std::vector<std::string> interfaces() {
     std::vector<std::string> names;
     ifaddrs* all = nullptr;
@@ -107,7 +107,7 @@ std::vector<std::string> interfaces() {
         if (!(one->ifa_flags & IFF_UP) || one->ifa_flags & IFF_LOOPBACK) continue;
         char address[INET_ADDRSTRLEN] = "";
         inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, address, sizeof(address));
-        names.push_back(interface_text(one->ifa_name) + " " + address);
+        names.push_back(std::string(one->ifa_name) + " " + address);
     }
     freeifaddrs(all);
     return names;
@@ -227,9 +227,6 @@ std::vector<Finding> check_network(const Launch& launch, const std::string& host
         findings.push_back(ok("network", "no interface but the loopback: this host alone"));
     else
         findings.push_back(warn("network", "no interface but the loopback", "ranks on other hosts are out of reach"));
-
-    if (const std::vector<std::string> ports = rdma_texts(); !ports.empty())
-        findings.push_back(ok("InfiniBand", joined(ports)));
 
     const std::string own = address_of(host_name);
     if (!own.empty())
@@ -405,7 +402,9 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
         findings.push_back(ok("MFU", "of " + gpu.peak.text() + ", in bf16"));
     else
         findings.push_back(check_cpu_peak(request.flags));
-    if (const std::string links = cuda_gpu_links(); !links.empty()) findings.push_back(ok("links", links));
+    std::vector<std::string> links = {cuda_gpu_links(), network_text()};
+    std::erase(links, "");
+    if (!links.empty()) findings.push_back(ok("links", joined(links)));
     add(check_libraries(build_libraries(), gpu.is_built));
 
     findings.push_back(launched);

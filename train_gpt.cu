@@ -48,7 +48,6 @@ void train(Session& session) {
     while (!session.done()) {
         if (session.due(flags.check_replicas)) session.compare_ranks();
         if (session.due(flags.checkpoint_every)) session.save();
-        if (session.due(flags.local_every)) session.save_local();
         if (session.due(flags.val_every)) session.validate();
         if (session.is_out_of_patience()) break;
         if (session.due(flags.eval_tasks_every)) session.score_tasks();

@@ -272,10 +272,11 @@ constexpr Foreign kForeign[] = {
     {"-r", "--recompute"},
 };
 
-// Former flags that are commands now, and former flags of these commands.
+// Former flags, and what is there instead.
 struct OldFlag {
     const char *name, *now;
 };
+constexpr const char* kNoLocal = "gone: leave it out, and lower --checkpoint-every to lose fewer steps";
 constexpr OldFlag kOldFlags[] = {
     {"generate", "a command: ./train_gpt generate --prompt TEXT"},
     {"eval-only", "a command: ./train_gpt eval"},
@@ -292,6 +293,8 @@ constexpr OldFlag kOldFlags[] = {
     {"doctor", "a command: ./train_gpt doctor"},
     {"bench-comm", "a command: ./train_gpt bench-comm"},
     {"bench-comm-mib", "--mib of ./train_gpt bench-comm"},
+    {"checkpoint-local", kNoLocal},
+    {"local-every", kNoLocal},
 };
 
 // Why this command does not have the flag; "": no command has it.

@@ -147,11 +147,6 @@ public:
         if (!saving_.is_saved(state_.step) && state_.skipped_in_a_row == 0) save_state(!flags_.async_checkpoint);
     }
 
-    void save_local() override {
-        if (saving_.wants_local(state_.step) && state_.skipped_in_a_row == 0)
-            saving_.save_local(state_.step, saved_texts());
-    }
-
     void validate() override {
         const bool is_best = evaluation_.validate();
         hear_evaluation();
@@ -186,7 +181,6 @@ public:
         }
         saving_.finish();
         if (flags_.trains() && is_told_to_stop() && world_.is_first()) say_how_to_continue();
-        saving_.end_local();
         profiler_.finish();
         log_.end(state_.step, end_reason(), plans_made(device_), data_.mixture());
         evaluation_.say_best(end_reason());
@@ -328,7 +322,7 @@ private:
             follower_ = std::make_unique<LogFollower>(flags_.log_to, flags_.out_dir);
             saving_.look(state_, request_.resumed(), end_.is_due(state_.step, flags_.val_every));
         });
-        saving_.open(first_step_, !world_.is_alone() && !world_.group, request_.local_run);
+        saving_.open(first_step_, !world_.is_alone() && !world_.group);
         if (world_.is_first())
             report.print(world_.is_alone() ? "one rank" : comm_.describe(), saving_.placement_text());
     }
@@ -347,7 +341,6 @@ private:
         return (data_.val && due_every(flags_.val_every)) ||
                (!data_.tasks.empty() && due_every(flags_.eval_tasks_every)) ||
                (!data_.prompt.empty() && due_every(flags_.sample_every)) || due_every(flags_.checkpoint_every) ||
-               (saving_.is_local_on() && due_every(flags_.local_every)) ||
                (!world_.is_alone() && due_every(flags_.check_replicas));
     }
 

@@ -87,17 +87,6 @@ std::string task_lines(const std::string& file, const std::vector<TaskRecord>& t
 
 // Some network file systems have no locks; only a lock held by another is an error.
 static bool is_anothers(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; }
-static constexpr const char* kAnothers = "another run is writing to this folder, choose another --out-dir;";
-
-RunLock::RunLock(const std::string& out_dir) : fd_(open((out_dir + "/log.jsonl").c_str(), O_RDWR | O_CLOEXEC)) {
-    if (fd_ < 0 || !is_anothers(fd_)) return;  // without a log, no run is in progress
-    close(fd_);
-    throw Error(kExitUsage, format("%s %s/log.jsonl", kAnothers, out_dir.c_str()));
-}
-
-RunLock::~RunLock() {
-    if (fd_ >= 0) close(fd_);
-}
 
 int64_t last_step(const std::string& out_dir) {
     constexpr off_t kMostBytes = 1 << 20;  // reads at most this much from the end of the file
@@ -124,7 +113,7 @@ RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
         if (!good) close(std::exchange(fd_, -1));
         require(good, "%s %s: %s", what, path_.c_str(), reason_of(error).c_str());
     };
-    check(!is_anothers(fd_), kAnothers);
+    check(!is_anothers(fd_), "another run is writing to this folder, choose another --out-dir;");
     struct stat info;
     check(fstat(fd_, &info) == 0, "cannot read");
     errno = EINVAL;

@@ -94,19 +94,6 @@ struct ReadBytes {
     uint64_t verified = 0, most_verified = 0, loaded = 0, most_loaded = 0;
 };
 
-// Holds OUT's lock, which a run's log has, while files are written there before the log exists. Throws an Error if
-// another program holds it.
-class RunLock {
-public:
-    explicit RunLock(const std::string& out_dir);
-    ~RunLock();
-    RunLock(const RunLock&) = delete;
-    RunLock& operator=(const RunLock&) = delete;
-
-private:
-    int fd_;
-};
-
 // The number of the last step in OUT's log; 0: none.
 int64_t last_step(const std::string& out_dir);
 

@@ -214,11 +214,6 @@ std::vector<Field> RunFlags::fields() {
                   "where ranks on several hosts save: rank0: parts travel to rank 0's --out-dir; shared: each rank "
                   "writes to that folder; auto: shared where ranks see it, else rank0"}
                 .one_of({"auto", "shared", "rank0"}),
-            {"output", "checkpoint-local", &checkpoint_local,
-             "a folder on a disk of each host for checkpoints between those in --out-dir: every rank writes its own "
-             "part "
-             "there and waits for nobody; --resume takes the newest that is complete (empty: none)"},
-            Field{"output", "local-every", &local_every, "steps between those (0: none)"}.from(0),
             Field{"output", "keep", &keep, "number of checkpoints to keep"}.from(1),
             {"output", "save-best", &save_best,
              "also keep the checkpoint with the lowest validation loss; the link OUT/best points to it"},

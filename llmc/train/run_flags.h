@@ -71,9 +71,7 @@ struct RunFlags {
     int64_t patience = 0;
     bool async_checkpoint = true, summary = false, tensorboard = false;
     std::string results, description;
-    std::string checkpoint_to = "auto", checkpoint_local;
-    int64_t local_every = 50;
-    std::string log_to = "none", profile;
+    std::string checkpoint_to = "auto", log_to = "none", profile;
     int64_t profile_steps = 3;
 
     std::string prompt = "\n";

@@ -5,17 +5,16 @@
 #include <exception>
 #include <filesystem>
 #include <tuple>
-#include "llmc/base/check.h"               // require
-#include "llmc/base/file.h"                // files_matching, read_file, thread_read_bytes
-#include "llmc/base/script.h"              // find_script, script_lines
-#include "llmc/data/mixture.h"             // data_sources
-#include "llmc/data/tokenizer.h"           // load_tokenizer
-#include "llmc/data/utf8.h"                // printable
-#include "llmc/interop/export.h"           // export_model
-#include "llmc/train/checkpointing.h"      // checkpoint_shape, kRunFlagsFile
-#include "llmc/train/local_checkpoints.h"  // bring_in_local
-#include "llmc/train/parts.h"              // PartSender, PartReader
-#include "llmc/train/placement.h"          // identity_of
+#include "llmc/base/check.h"           // require
+#include "llmc/base/file.h"            // files_matching, read_file, thread_read_bytes
+#include "llmc/base/script.h"          // find_script, script_lines
+#include "llmc/data/mixture.h"         // data_sources
+#include "llmc/data/tokenizer.h"       // load_tokenizer
+#include "llmc/data/utf8.h"            // printable
+#include "llmc/interop/export.h"       // export_model
+#include "llmc/train/checkpointing.h"  // checkpoint_shape, kRunFlagsFile
+#include "llmc/train/parts.h"          // PartSender, PartReader
+#include "llmc/train/placement.h"      // identity_of
 
 namespace {
 
@@ -317,12 +316,6 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     RunRequest request{.flags = line.run};
     RunFlags& flags = request.flags;
     if (!flags.resume.empty()) {
-        // Local checkpoints count only if `where` is a run's folder and the run continues in it. A single checkpoint is
-        // used as it is.
-        const std::string& where = flags.resume == "auto" ? flags.out_dir : flags.resume;
-        const bool is_same = flags.resume == "auto" || !line.given.has("out-dir") || flags.out_dir == where;
-        const bool looks = ranks.broadcast(is_same ? "yes" : "") == "yes";  // each rank has its own out-dir
-        if (flags.trains() && !flags.dry_run && looks) request.local_run = bring_in_local(ranks, where);
         if (flags.resume == "auto" && ranks.world_size > 1) check_first_has_newest(flags.out_dir, ranks);
         request.checkpoint = find_together(flags, ranks);
         request.verified_bytes = thread_read_bytes;

@@ -27,8 +27,6 @@ struct RunRequest {
     std::vector<int> elsewhere = {};  // the ranks that do not see the folder; known on all ranks
     uint64_t verified_bytes = 0;      // of the checkpoint, by this rank
 
-    std::string local_run = {};  // from bring_in_local() (local_checkpoints.h)
-
     bool resumed() const { return !checkpoint.path.empty(); }
     // The flags of these names whose values are not those of the checkpoint's run: "--steps, --seed"; "": none.
     std::string changed(const std::vector<const char*>& names) const;

@@ -1,10 +1,10 @@
 /*
-A run's checkpoints: which steps are saved or being saved, and which one is the best. Saver (saving.h) and LocalSaver
-(local_saving.h) write them.
+A run's checkpoints: which steps are saved or being saved, and which one is the best. Saver (saving.h) writes
+them.
 
   RunSaving<Device, T> saving(flags, ranks, model, sharded, log);
   saving.look(state, resumed, validates);            rank 0, once the log is open: looks for checkpoints in --out-dir
-  saving.open(step, in_processes, local_run);        all ranks, after look()
+  saving.open(step, in_processes);                   all ranks, after look()
   saving.save(step, texts, and_wait);                all ranks; first waits for the save before
   saving.add_votes(votes);                           in every step: this rank's votes about its part
   saving.advance(count);                             after every step; count(vote): how many ranks cast it
@@ -21,19 +21,17 @@ when no step is in flight.
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/comm/ranks.h"               // Ranks, on_first_rank
-#include "llmc/data/utf8.h"                // printable
-#include "llmc/io/checkpoint.h"            // checkpoint_path, mark_best, prune, remove_leftovers
-#include "llmc/model/gpt.h"                // Gpt
-#include "llmc/train/checkpointing.h"      // RunState, ShardedState
-#include "llmc/train/local_checkpoints.h"  // open_local, forget_local
-#include "llmc/train/local_saving.h"       // LocalSaver
-#include "llmc/train/log.h"                // RunLog
-#include "llmc/train/placement.h"          // find_placement
-#include "llmc/train/run_flags.h"          // RunFlags
-#include "llmc/train/saving.h"             // Saver
-#include "llmc/train/step_config.h"        // Vote
-#include "llmc/train/supervise.h"          // Supervised
+#include "llmc/comm/ranks.h"           // Ranks, on_first_rank
+#include "llmc/data/utf8.h"            // printable
+#include "llmc/io/checkpoint.h"        // checkpoint_path, mark_best, prune, remove_leftovers
+#include "llmc/model/gpt.h"            // Gpt
+#include "llmc/train/checkpointing.h"  // RunState, ShardedState
+#include "llmc/train/log.h"            // RunLog
+#include "llmc/train/placement.h"      // find_placement
+#include "llmc/train/run_flags.h"      // RunFlags
+#include "llmc/train/saving.h"         // Saver
+#include "llmc/train/step_config.h"    // Vote
+#include "llmc/train/supervise.h"      // Supervised
 
 template <class Device, class T>
 class RunSaving {
@@ -42,11 +40,7 @@ public:
 
     RunSaving(const RunFlags& flags, Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded,
               RunLog& log)
-        : flags_(flags),
-          ranks_(ranks),
-          log_(log),
-          local_(ranks, model, sharded),
-          saver_(flags.out_dir, ranks, model, sharded) {}
+        : flags_(flags), ranks_(ranks), log_(log), saver_(flags.out_dir, ranks, model, sharded) {}
 
     // `validates`: a validation is due before the first step anyway.
     void look(const RunState& state, bool resumed, bool validates) {
@@ -59,12 +53,11 @@ public:
     }
 
     // `in_processes`: ranks are processes, possibly on hosts with separate disks.
-    void open(int64_t first_step, bool in_processes, const std::string& local_run) {
+    void open(int64_t first_step, bool in_processes) {
         first_step_ = first_step;
         first_is_saved_ = ranks_.broadcast(first_is_saved_ ? "yes" : "") == "yes";
         best_is_unknown_ = ranks_.broadcast(best_is_unknown_ ? "yes" : "") == "yes";
         if (in_processes) saver_.place(find_placement(ranks_, flags_.out_dir, flags_.checkpoint_to));
-        if (flags_.local_every > 0) local_.open(open_local(ranks_, flags_.out_dir, flags_.checkpoint_local, local_run));
     }
     const std::string& placement_text() const { return saver_.placement().text; }
     // The checkpoint from which this run resumes is marked as the best, but its validation loss is not known.
@@ -111,28 +104,11 @@ public:
         });
     }
 
-    // ---- local checkpoints
-
-    bool is_local_on() const { return local_.is_on(); }
-    // Not if the step is saved to --out-dir, or if a rank is still writing the previous local checkpoint.
-    bool wants_local(int64_t step) const {
-        return local_.is_on() && !local_.is_under_way() && !is_saved(step) && step != first_step_;
-    }
-    void save_local(int64_t step, const SavedTexts& texts) { local_.begin(step, texts); }
-    // Removes the local checkpoints, once the last checkpoint in --out-dir is complete.
-    void end_local() {
-        if (!local_.is_on()) return;
-        local_.end();
-        on_first_rank(ranks_, [&] { forget_local(flags_.out_dir); });
-    }
-
     // ---- votes in steps
 
     void add_votes(std::vector<Vote>& votes) const {
         if (saver_.is_written()) votes.push_back(Vote::written);
         if (saver_.is_committed()) votes.push_back(Vote::committed);
-        if (local_.is_over()) votes.push_back(Vote::local_over);
-        if (local_.has_failed()) votes.push_back(Vote::local_failed);
     }
 
     template <class Count>
@@ -142,8 +118,6 @@ public:
         } else if (saver_.is_under_way() && count(Vote::written) == ranks_.world_size) {
             attempt([&] { saver_.commit(); });
         }
-        if (local_.is_under_way() && count(Vote::local_over) == ranks_.world_size)
-            local_.finish(count(Vote::local_failed) == 0);
     }
 
 private:
@@ -158,7 +132,6 @@ private:
         std::string link, files, log;
     } untidy_;  // after the last save; set by the thread that commits
     bool warned_of_link_ = false, warned_of_files_ = false, warned_of_log_ = false;
-    LocalSaver<Device, T> local_;
     Saver<Device, T> saver_;
 
     // A save that fails is forgotten, so that it may be tried again.

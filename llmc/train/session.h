@@ -39,9 +39,8 @@ public:
 
     // These do nothing if the run lacks what they need: validation data, tasks, a prompt, other ranks.
     virtual void compare_ranks() = 0;
-    virtual void save() = 0;        // unless the step is saved already, or its weights may be ruined (skipped steps)
-    virtual void save_local() = 0;  // the same, to the hosts' own disks (local_saving.h)
-    virtual void validate() = 0;    // with --save-best also saves, if the loss is the lowest so far
+    virtual void save() = 0;      // unless the step is saved already, or its weights may be ruined (skipped steps)
+    virtual void validate() = 0;  // with --save-best also saves, if the loss is the lowest so far
     // Whether --patience validations in a row found no lower loss.
     virtual bool is_out_of_patience() const = 0;
     // Whether a signal to any rank asks the run to end. It may have ended a validation or a scoring, so there must not

@@ -71,12 +71,11 @@ inline size_t gradient_bytes(const ShardingPlan& plan, const StepConfig& config,
 }
 
 // What a rank tells all ranks, or requests of them, with a step; StepSums::votes counts the ranks.
-//   stop, out_of_time         the run should end
-//   written                   the writing of this rank's part of a checkpoint is over
-//   committed                 by rank 0: the commit of the checkpoint is over
-//   bad_data                  this rank's data cannot be used: the step is applied on no rank
-//   local_over, local_failed  the writing of this rank's part of a local checkpoint is over; it has failed
-enum class Vote { stop, out_of_time, written, committed, bad_data, local_over, local_failed };
+//   stop, out_of_time  the run should end
+//   written            the writing of this rank's part of a checkpoint is over
+//   committed          by rank 0: the commit of the checkpoint is over
+//   bad_data           this rank's data cannot be used: the step is applied on no rank
+enum class Vote { stop, out_of_time, written, committed, bad_data };
 
 struct StepResult {
     double loss;      // in nats, mean over the targets of all ranks that are not ignored, before the update

@@ -318,6 +318,9 @@ TEST_CASE("a command has its own flags, and those of a run that it takes", "[fla
     CHECK(refusal({"--resume", "run/x", "--eval-only"}) == "2: --eval-only is now a command: ./train_gpt eval");
     CHECK(refusal({"--plan", "--plan-gpu", "H100"}) == "2: --plan is now a command: ./train_gpt plan");
     CHECK(refusal({"plan", "--plan-price", "2"}) == "2: --plan-price is now --price of ./train_gpt plan");
+    for (const std::string flag : {"--checkpoint-local", "--local-every"})
+        CHECK(refusal({flag.c_str(), "7"}) ==
+              "2: " + flag + " is now gone: leave it out, and lower --checkpoint-every to lose fewer steps");
     CHECK(refusal({"--export=hf"}) == "2: --export is now a command: ./train_gpt export --format FORMAT");
     const ScratchFolder scratch;
     write_file_atomically(scratch / "run.cfg", "steps = 4\neval-only = true\n");

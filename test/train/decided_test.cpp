@@ -21,12 +21,13 @@ FlagMap with(FlagMap flags, const FlagMap& more) {
 
 json flags_in(const std::string& checkpoint) { return json::parse(read_file(checkpoint + "/" + kRunFlagsFile)); }
 
-// Makes a checkpoint one of an older program, which did not tell what it had decided.
+// Makes a checkpoint one of an older program, which did not tell what it had decided and had flags that are gone.
 void make_older(const std::string& checkpoint, const std::string& dtype) {
     json flags = flags_in(checkpoint), state = json::parse(read_file(checkpoint + "/state.json"));
     flags["total-batch-size"] = 0;
     flags["warmup-steps"] = nullptr;
     flags["dtype"] = dtype;
+    flags["checkpoint-local"] = "local", flags["local-every"] = 3;
     state.erase("learning_rate");
     put_file(checkpoint + "/" + kRunFlagsFile, flags.dump());
     put_file(checkpoint + "/state.json", state.dump());

@@ -27,7 +27,7 @@ TINY = {
 # What saves differently, by name.
 CONFIGS = {
     "adamw": {},
-    "muon": {"optimizer": "muon", "muon-learning-rate": 0.02, "tensorboard": True},
+    "muon": {"optimizer": "muon", "muon-learning-rate": 0.02},
     "waits": {"async-checkpoint": False, "keep": 1},
     "bf16": {"dtype": "bf16"},
     "ranks": {"virtual-ranks": 2, "total-batch-size": 128},

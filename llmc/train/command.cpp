@@ -293,6 +293,7 @@ constexpr OldFlag kOldFlags[] = {
     {"doctor", "a command: ./train_gpt doctor"},
     {"bench-comm", "a command: ./train_gpt bench-comm"},
     {"bench-comm-mib", "--mib of ./train_gpt bench-comm"},
+    {"tensorboard", "--log-to tensorboard, or wandb,tensorboard for both"},
     {"checkpoint-local", kNoLocal},
     {"local-every", kNoLocal},
 };

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cmath>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -27,20 +26,8 @@ static OrderedJson number(double value) {
     return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-// The number in a JSON value, also if it is not finite.
-static std::optional<double> number_in(const OrderedJson& value) {
-    if (value.is_number()) return value.get<double>();
-    for (const double other : {double(NAN), double(INFINITY), -double(INFINITY)})
-        if (value == number(other)) return other;
-    return {};
-}
-
 // Replaces invalid UTF-8, which samples of a byte-level tokenizer may contain and JSON must not.
 static std::string line_of(const OrderedJson& record) { return json_text(record); }
-
-struct RunLog::Record {
-    OrderedJson fields;
-};
 
 // "  12/2000"; only the number if the run's last step is not known.
 static std::string step_text(int64_t step, int64_t steps) {
@@ -103,7 +90,7 @@ int64_t last_step(const std::string& out_dir) {
 }
 
 RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
-    : out_dir_(out_dir), path_(out_dir + "/log.jsonl"), speaks_(true), options_(options) {
+    : path_(out_dir + "/log.jsonl"), speaks_(true), options_(options) {
     make_folders(out_dir);
     fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     require(fd_ >= 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
@@ -141,14 +128,10 @@ RunLog::~RunLog() {
 RunLog::RunLog(RunLog&& other) noexcept { *this = std::move(other); }
 
 RunLog& RunLog::operator=(RunLog&& other) noexcept {
-    std::swap(out_dir_, other.out_dir_);
     std::swap(path_, other.path_);
     std::swap(fd_, other.fd_);
     std::swap(speaks_, other.speaks_);
     std::swap(options_, other.options_);
-    std::swap(events_, other.events_);
-    std::swap(resumed_step_, other.resumed_step_);
-    std::swap(told_, other.told_);
     std::swap(first_step_end_, other.first_step_end_);
     std::swap(first_step_, other.first_step_);
     return *this;
@@ -178,27 +161,6 @@ void RunLog::write_line(const std::string& json) {
     }
 }
 
-void RunLog::write_record(const Record& record) {
-    write_line(line_of(record.fields));
-    const std::string type = record.fields["type"];
-    if (type == "skip" || type == "sample") return;  // its numbers are in the step's record, or it has none
-    Scalars values;
-    for (const auto& [name, value] : record.fields.items())
-        if (const std::optional<double> number = number_in(value); number && name != "step")
-            values.push_back({(type == "step" ? "train" : type) + "/" + name, *number});
-    write_event(type, record.fields["step"], values);
-}
-
-void RunLog::write_event(const std::string& type, int64_t step, const Scalars& values) {
-    if (!events_ || values.empty() || (step == resumed_step_ && told_.count(type))) return;
-    try {
-        events_->scalars(step, values);
-    } catch (const Error& error) {  // events are optional: log.jsonl has all records
-        std::fprintf(stderr, "warning: nothing more for TensorBoard: %s\n", error.what());
-        events_.reset();
-    }
-}
-
 // The text after the first `name` and its separator, in a file of such lines; "unknown" if there is none.
 static std::string value_in(const char* path, const std::string& name, char separator) {
     std::ifstream file(path);
@@ -216,19 +178,6 @@ static std::string operating_system() {
     utsname kernel = {};
     uname(&kernel);
     return value_in("/etc/os-release", "PRETTY_NAME", '=') + ", " + kernel.sysname + " " + kernel.release;
-}
-
-// The types of the records of `step` in a log.
-static std::set<std::string> types_at(int64_t step, const std::string& log) {
-    const std::string begin = "{\"type\":\"", middle = "\",\"step\":" + std::to_string(step) + ",";
-    std::set<std::string> types;
-    for (size_t at = 0; (at = log.find(begin, at)) != std::string::npos;) {
-        at += begin.size();
-        const size_t end = log.find('"', at);
-        if (end != std::string::npos && log.compare(end, middle.size(), middle) == 0)
-            types.insert(log.substr(at, end - at));
-    }
-    return types;
 }
 
 static OrderedJson header(const char* type, const RunFacts& facts) {
@@ -262,18 +211,11 @@ static OrderedJson header(const char* type, const RunFacts& facts) {
 void RunLog::start(const RunFacts& facts) {
     if (silent()) return;
     write_line(line_of(header("start", facts)));
-    EventFile::remove_all(out_dir_);
-    if (options_.tensorboard) events_ = std::make_unique<EventFile>(out_dir_, 0);
 }
 
 void RunLog::resume(const RunFacts& facts, int64_t step, const std::string& from,
                     const std::vector<std::string>& passed_over, const ReadBytes& read) {
     if (silent()) return;
-    if (options_.tensorboard) {
-        told_ = types_at(step, read_file(path_));
-        resumed_step_ = step;
-        events_ = std::make_unique<EventFile>(out_dir_, step + 1);
-    }
     OrderedJson record = header("resume", facts);
     record["step"] = step;
     record["from"] = from;
@@ -328,7 +270,7 @@ void RunLog::step(const StepRecord& r) {
     if (r.noise_scale != 0) line["noise_scale"] = number(r.noise_scale);
     if (r.mfu > 0) line["mfu"] = number(r.mfu);
     if (!std::isnan(r.cropped)) line["cropped"] = number(r.cropped);
-    write_record({line});
+    write_line(line_of(line));
     const bool is_first = first_step_ < 0;
     const double eta = eta_s(r);
     if (is_first || r.step == options_.steps || r.step % options_.print_every == 0) {
@@ -345,7 +287,7 @@ void RunLog::validation(int64_t step, double loss, double bits_per_byte) {
     if (silent()) return;
     OrderedJson line = {{"type", "val"}, {"step", step}, {"loss", number(loss)}};
     if (!std::isnan(bits_per_byte)) line["bpb"] = number(bits_per_byte);
-    write_record({line});
+    write_line(line_of(line));
     const std::string bpb = std::isnan(bits_per_byte) ? "" : format(" | bpb %.4f", bits_per_byte);
     const std::string shown =
         format("val  %s | loss %7.4f%s", step_text(step, options_.steps).c_str(), loss, bpb.c_str());
@@ -368,13 +310,6 @@ void RunLog::tasks(int64_t step, const std::string& file, const std::vector<Task
                         {"score", number(score)},
                         {"tasks", scores},
                         {"ms", number(ms)}}));
-    const std::string tag = "tasks/" + std::filesystem::path(file).stem().string() + "/";
-    Scalars values = {{tag + "score", score}};
-    for (const TaskRecord& task : tasks) {
-        values.push_back({tag + task.name + "/accuracy", task.accuracy()});
-        values.push_back({tag + task.name + "/centered", task.centered});
-    }
-    write_event("tasks", step, values);
     std::printf("tasks at step %lld:\n%s", static_cast<long long>(step),
                 printable(task_lines(file, tasks, score, ms)).c_str());
     std::fflush(stdout);
@@ -382,8 +317,8 @@ void RunLog::tasks(int64_t step, const std::string& file, const std::vector<Task
 
 void RunLog::skip(int64_t step, double loss, double norm, const std::string& reason) {
     if (silent()) return;
-    write_record(
-        {{{"type", "skip"}, {"step", step}, {"loss", number(loss)}, {"norm", number(norm)}, {"reason", reason}}});
+    write_line(line_of(
+        {{"type", "skip"}, {"step", step}, {"loss", number(loss)}, {"norm", number(norm)}, {"reason", reason}}));
     std::fprintf(stderr, "warning: step %lld skipped, parameters unchanged: %s\n", static_cast<long long>(step),
                  reason.c_str());
 }
@@ -397,36 +332,36 @@ static OrderedJson numbers(const std::vector<double>& values) {
 void RunLog::ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest,
                    const std::vector<double>& ms, const std::vector<int64_t>& sequences) {
     if (silent()) return;
-    Record record{{{"type", "ranks"},
-                   {"step", step},
-                   {"weight_hash", hex64(weight_hash)},
-                   {"min_ms", number(min_ms)},
-                   {"median_ms", number(median_ms)},
-                   {"max_ms", number(max_ms)},
-                   {"slowest", slowest}}};
-    if (!ms.empty()) record.fields["ms"] = numbers(ms);
-    if (!sequences.empty()) record.fields["sequences"] = sequences;
-    write_record(record);
+    OrderedJson line = {{"type", "ranks"},
+                        {"step", step},
+                        {"weight_hash", hex64(weight_hash)},
+                        {"min_ms", number(min_ms)},
+                        {"median_ms", number(median_ms)},
+                        {"max_ms", number(max_ms)},
+                        {"slowest", slowest}};
+    if (!ms.empty()) line["ms"] = numbers(ms);
+    if (!sequences.empty()) line["sequences"] = sequences;
+    write_line(line_of(line));
 }
 
 void RunLog::balance(int64_t step, const std::vector<int64_t>& micro_batches, const std::vector<int64_t>& sequences,
                      const std::vector<double>& ms) {
     if (silent()) return;
-    write_record({{{"type", "balance"},
-                   {"step", step},
-                   {"micro_batches", micro_batches},
-                   {"sequences", sequences},
-                   {"ms", numbers(ms)}}});
+    write_line(line_of({{"type", "balance"},
+                        {"step", step},
+                        {"micro_batches", micro_batches},
+                        {"sequences", sequences},
+                        {"ms", numbers(ms)}}));
 }
 
 void RunLog::outer(int64_t step, double ms, double sent_bytes) {
     if (silent()) return;
-    write_record({{{"type", "outer"}, {"step", step}, {"ms", number(ms)}, {"sent_bytes", number(sent_bytes)}}});
+    write_line(line_of({{"type", "outer"}, {"step", step}, {"ms", number(ms)}, {"sent_bytes", number(sent_bytes)}}));
 }
 
 void RunLog::sample(int64_t step, const std::string& prompt, const std::string& text) {
     if (silent()) return;
-    write_record({{{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}}});
+    write_line(line_of({{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}}));
     std::printf("sample at step %lld:\n%s\n", static_cast<long long>(step),
                 generated_text(prompt + text, stdout).c_str());
     std::fflush(stdout);
@@ -434,7 +369,7 @@ void RunLog::sample(int64_t step, const std::string& prompt, const std::string& 
 
 void RunLog::checkpoint(int64_t step, const std::string& path, double ms) {
     if (silent()) return;
-    write_record({{{"type", "checkpoint"}, {"step", step}, {"path", path}, {"ms", number(ms)}}});
+    write_line(line_of({{"type", "checkpoint"}, {"step", step}, {"path", path}, {"ms", number(ms)}}));
 }
 
 void RunLog::warning(int64_t step, const std::string& what, const std::string& message) {
@@ -456,5 +391,5 @@ void RunLog::end(int64_t step, const std::string& reason, const std::optional<Pl
         std::printf("data: %s tokens of %s, %.2f%% of all\n", count_text(double(facts.tokens)).c_str(),
                     printable(facts.source.pattern).c_str(), sum > 0 ? 100 * double(facts.tokens) / sum : 0.);
     if (plans) line["plans"] = {{"attention", plans->attention}, {"gemm", plans->gemm}, {"timed", plans->timed}};
-    write_record({line});
+    write_line(line_of(line));
 }

@@ -27,10 +27,6 @@ read back exactly. Those that are not finite are the strings "nan", "inf", "-inf
   log.start({.config_json = to_json(config.fields()), .device = "cpu, 2 threads", .data_hash = "00ff"});
   log.step({.step = 1, .loss = 4.17, .norm = 2.5, .lr = 1e-5, .ms = 81, .tokens = 768});
 
-With Options::tensorboard the numbers of these records, except `skip`, are also written in TensorBoard's format
-(event_file.h), as scalars TYPE/NAME: "val/loss", "ranks/max_ms"; for `step` "train/loss", for `tasks`
-"tasks/FILE/score" and "tasks/FILE/NAME/accuracy". After a resume at step S no record of S is written a second time.
-
 A failed write throws an Error that names the file. A line is written whole, or removed again if the disk is full. A
 line that was cut short by a kill stays, and the next record begins on a new line.
 */
@@ -40,15 +36,12 @@ line that was cut short by a kill stays, and the next record begins on a new lin
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 #include "llmc/base/terminal.h"     // Terminal
 #include "llmc/data/loader.h"       // SourceFacts
 #include "llmc/eval/task_record.h"  // TaskRecord
-#include "llmc/train/event_file.h"  // EventFile
 
 struct StepRecord {
     int64_t step = 0;  // 1 is the first
@@ -104,7 +97,6 @@ public:
         int64_t steps = 0;         // the run's last step, for "120/2000" and the ETA; 0: not known
         int print_every = 1;       // steps per line on stdout; the file has them all
         double time_budget_s = 0;  // the run ends after this much training: for the bar; 0: no limit
-        bool tensorboard = false;  // also write events
     };
 
     RunLog() = default;
@@ -150,20 +142,14 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    struct Record;  // of JSON
     bool silent() const { return !speaks_; }
     void write_line(const std::string& json);
-    void write_record(const Record& record);  // a line, and its numbers as an event
-    void write_event(const std::string& type, int64_t step, const Scalars& values);
     double eta_s(const StepRecord& record);
 
-    std::string out_dir_, path_;
+    std::string path_;
     int fd_ = -1;  // -1: no file
     bool speaks_ = false;
     Options options_;
-    std::unique_ptr<EventFile> events_;
-    int64_t resumed_step_ = -1;
-    std::set<std::string> told_;  // types of that step's records that are in earlier event files
     Terminal terminal_ = terminal_of(stdout);
     Clock::time_point first_step_end_;  // the ETA uses only later steps, because the first one warms up
     int64_t first_step_ = -1;

@@ -24,7 +24,7 @@ void warn(const std::string& log_to, const std::string& what) {
 
 LogFollower::LogFollower(const std::string& log_to, const std::string& out_dir) {
     if (log_to == "none") return;
-    const std::string name = "scripts/log_to_" + log_to + ".py", script = find_script(name);
+    const std::string name = "scripts/log_to.py", script = find_script(name);
     int ends[2];
     if (script.empty() || pipe2(ends, O_CLOEXEC) != 0) {
         warn(log_to,
@@ -45,7 +45,8 @@ LogFollower::LogFollower(const std::string& log_to, const std::string& out_dir) 
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setpgroup(&attributes, 0);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    const char* const words[] = {"python3", "-B", script.c_str(), out_dir.c_str(), "--until-stdin-ends", nullptr};
+    const char* const words[] = {"python3", "-B", script.c_str(), log_to.c_str(), out_dir.c_str(), "--until-stdin-ends",
+                                 nullptr};
     const int error = posix_spawnp(&pid_, words[0], &files, &attributes, const_cast<char**>(words), environ);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);

@@ -21,7 +21,7 @@ constexpr const char* kHeader =
 constexpr const char* kNotOfConfig[] = {
     "seed",        "out-dir",    "results",          "description",     "resume",        "summary",
     "threads",     "keep",       "checkpoint-every", "print-every",     "save-best",     "rank",
-    "local-rank",  "interface",  "master",           "bucket-mb",       "checkpoint-to", "tensorboard",
+    "local-rank",  "interface",  "master",           "bucket-mb",       "checkpoint-to", "log-to",
     "tune-matmul", "cuda-graph", "peak-flops",       "dependent-launch"};
 
 std::string config_hash(RunFlags flags) {

@@ -224,12 +224,10 @@ std::vector<Field> RunFlags::fields() {
             {"output", "results", &results,
              "append a row to this table at the end of the run: commit, hash of the config, seed, bits per byte, ..."},
             {"output", "description", &description, "description of this run in its row of --results"},
-            {"output", "tensorboard", &tensorboard,
-             "also write log.jsonl's numbers as TensorBoard events, 150 bytes per step"},
             Field{"output", "log-to", &log_to,
-                  "also send log.jsonl to Weights & Biases during the run, with scripts/log_to_wandb.py "
-                  "(WANDB_MODE=offline: to files)"}
-                .one_of({"none", "wandb"}),
+                  "also send log.jsonl to Weights & Biases (WANDB_MODE=offline: to files) or to TensorBoard's files in "
+                  "--out-dir during the run, with scripts/log_to.py"}
+                .one_of({"none", "wandb", "tensorboard", "wandb,tensorboard"}),
             {"output", "profile", &profile,
              "profile a few steps op by op: write a trace for ui.perfetto.dev to this file and print a table; ranks "
              "after the first write FILE with .rankN before its extension (empty: off)"},

@@ -35,9 +35,8 @@ RunFacts StartReport::facts() const {
 
 RunLog StartReport::begin_log(const RunState& state, const ReadBytes& read_bytes) const {
     RunFlags flags = config.flags;
-    RunLog::Options options{
-        .steps = config.shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};
-    options.time_budget_s = flags.time_budget_s;
+    const RunLog::Options options{
+        .steps = config.shown_steps(), .print_every = flags.print_every, .time_budget_s = flags.time_budget_s};
     const int64_t before = request.resumed() ? 0 : last_step(flags.out_dir);
     RunLog log(flags.out_dir, request.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
     if (before > 0)

@@ -241,8 +241,8 @@ class Runs(Case):
     def test_flags(self):
         from anvil.run import arguments_of
 
-        flags = dict(seq_len=64, shuffle=False, tensorboard=True, tokenizer=None, eval_tasks=["a", "b"], learning_rate=1e-3)
-        expected = ["--seq-len=64", "--no-shuffle", "--tensorboard", "--eval-tasks=a,b", "--learning-rate=0.001"]
+        flags = dict(seq_len=64, shuffle=False, dry_run=True, tokenizer=None, eval_tasks=["a", "b"], learning_rate=1e-3)
+        expected = ["--seq-len=64", "--no-shuffle", "--dry-run", "--eval-tasks=a,b", "--learning-rate=0.001"]
         self.assertEqual(arguments_of(flags), expected)
 
     def test_where_the_program_is_found(self):

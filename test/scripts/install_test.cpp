@@ -85,8 +85,7 @@ TEST_CASE("an installed program runs and names its own scripts, and nothing of t
     for (const char* folder : {"", "data/", "scripts/"}) {
         for (const char* name : {"model.sh", "gpt2_tokenizer.sh", "tinyshakespeare.sh"})
             trap(std::string(folder) + name, "#!/bin/sh\ntouch TRAPPED\necho /nowhere\n");
-        for (const char* name :
-             {"chat_template.py", "log_to_wandb.py", "json.py", "zipfile.py", "wandb.py", "jinja2.py"})
+        for (const char* name : {"chat_template.py", "log_to.py", "json.py", "zipfile.py", "wandb.py", "jinja2.py"})
             trap(std::string(folder) + name, "#!/usr/bin/env python3\nopen('TRAPPED', 'w')\n");
     }
     fs::create_directories(alone);
@@ -126,7 +125,7 @@ TEST_CASE("an installed program runs and names its own scripts, and nothing of t
         "--batch-size 2 --steps 2 --sample-tokens 0 --log-to wandb --threads 1 --out-dir ";
     CHECK(contains(there(bin + "train_gpt", tiny + "a").err, "warning: wandb is not there (of the test)"));
     CHECK(contains(there(alone + "/train_gpt", tiny + "b").err,
-                   "scripts/log_to_wandb.py is neither beside this program nor installed with it"));
+                   "scripts/log_to.py is neither beside this program nor installed with it"));
     // What messages name is there, under that name.
     const std::string no_data = there(bin + "train_gpt", "--steps 1").err;
     CHECK(contains(no_data, "make them with anvil-tokenize or " + share + "data/tinyshakespeare.sh"));

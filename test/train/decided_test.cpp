@@ -27,7 +27,7 @@ void make_older(const std::string& checkpoint, const std::string& dtype) {
     flags["total-batch-size"] = 0;
     flags["warmup-steps"] = nullptr;
     flags["dtype"] = dtype;
-    flags["checkpoint-local"] = "local", flags["local-every"] = 3;
+    flags["checkpoint-local"] = "local", flags["local-every"] = 3, flags["tensorboard"] = true;
     state.erase("learning_rate");
     put_file(checkpoint + "/" + kRunFlagsFile, flags.dump());
     put_file(checkpoint + "/state.json", state.dump());

@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Sends a run's log.jsonl to Weights & Biases or TensorBoard, during the run or later.
+
+    pip install wandb tensorboard                  the one that is asked for suffices
+    ./train_gpt ... --log-to wandb,tensorboard     starts this script automatically
+    scripts/log_to.py wandb RUN                    sends what has been logged so far
+    scripts/log_to.py tensorboard RUN --follow     also sends new records, until the run ends or Ctrl-C
+    WANDB_MODE=offline ...                         writes files for `wandb sync RUN/wandb/offline-run-*`
+
+Every number of a record is sent as TYPE/NAME at its step, those of `step` as train/NAME. RUN/wandb.json and
+RUN/tensorboard.json store how far the log was sent, so that a resumed run continues the same curves.
+
+W&B: flags and machine are the config of the run there, the last sample and the reason of the end its summary. Steps that
+a resumed run repeats are not sent again. WANDB_PROJECT, WANDB_ENTITY and the like are wandb's own variables; the default
+project is `anvil`.
+
+TensorBoard: each start of this script writes a file RUN/events.out.tfevents.TIME.anvil, and a resume makes void what is
+after its step. A new run removes the files of the run before it.
+"""
+import argparse
+import glob
+import json
+import os
+import secrets
+import select
+import sys
+import time
+
+WAIT_S = 1.0  # between reads of the log
+
+
+class Log:
+    """Reads the complete lines of a growing file."""
+
+    def __init__(self, path):
+        self.path, self.offset = path, 0
+
+    def records(self):
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(0, os.SEEK_END)
+                if file.tell() < self.offset:  # a new run has replaced the file
+                    self.offset = 0
+                file.seek(self.offset)
+                whole = file.read().rpartition(b"\n")[0:2]
+        except FileNotFoundError:
+            return
+        self.offset += sum(map(len, whole))
+        for line in whole[0].decode("utf-8", errors="replace").split("\n"):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # truncated by a kill
+            if isinstance(record, dict) and isinstance(record.get("type"), str):
+                yield record
+
+
+def scalars(record):
+    """{TYPE/NAME: number} of a record; {} for types without curves."""
+    kind = record["type"]
+    if kind in ("start", "resume", "skip", "sample", "end") or not isinstance(record.get("step"), int):
+        return {}
+    values, numbers = dict(record), {}
+    group = "train" if kind == "step" else kind
+    if kind == "tasks":
+        group += "/" + os.path.splitext(os.path.basename(record.get("file", "")))[0]
+        for task, scores in record.get("tasks", {}).items():
+            values.update({f"{task}/{name}": scores.get(name) for name in ("accuracy", "centered")})
+    for name, value in values.items():
+        if value in ("nan", "inf", "-inf"):
+            value = float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "step":
+            numbers[f"{group}/{name}"] = value
+    return numbers
+
+
+class Sender:
+    """Sends each number of a log once. RUN/SERVICE.json stores how far, for the next start of the run."""
+
+    service = advice = ""
+
+    def __init__(self, run_folder):
+        self.folder, self.is_open = run_folder, False
+        self.state_path = os.path.join(run_folder, self.service + ".json")
+        try:
+            with open(self.state_path, encoding="utf-8") as file:
+                self.state = json.load(file)
+        except (OSError, ValueError):
+            self.state = {}
+
+    def send(self, record):
+        kind = record["type"]
+        if kind in ("start", "resume"):
+            is_new = kind == "start" and self.state.get("began") != record.get("time")
+            if is_new or "sent" not in self.state:
+                self.finish()
+                self.state = {"began": record.get("time"), "sent": {}}
+                self.new_run()
+            self.header(record)
+            self.is_open = True
+        if not self.is_open:  # the beginning of the log is missing
+            return
+        self.note(record)
+        numbers = scalars(record)
+        sent, series = self.state["sent"], kind + record.get("file", "")
+        if numbers and record["step"] > sent.get(series, -1):
+            self.write(record["step"], numbers)
+            sent[series] = record["step"]
+
+    def save(self):
+        if not self.is_open:
+            return
+        self.flush()
+        with open(self.state_path + ".tmp", "w", encoding="utf-8") as file:
+            json.dump(self.state, file)
+        os.replace(self.state_path + ".tmp", self.state_path)
+
+    def finish(self):
+        if self.is_open:
+            self.close()
+        self.is_open = False
+
+    # What a service does: for a new run; for each header, perhaps again; for a record; for its numbers.
+    def new_run(self):
+        pass
+
+    def header(self, record):
+        pass
+
+    def note(self, record):
+        pass
+
+    def write(self, step, numbers):
+        pass
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class Wandb(Sender):
+    service, advice = "wandb", " (WANDB_MODE=offline keeps it in files)"
+
+    def __init__(self, args):
+        import wandb
+        super().__init__(args.run)
+        self.wandb, self.project, self.run = wandb, args.project, None
+        self.name = args.name or os.path.basename(os.path.abspath(args.run))
+
+    def new_run(self):
+        self.state["id"] = secrets.token_hex(4)
+
+    def header(self, record):
+        if self.is_open:
+            return
+        facts = {**record.get("config", {}), "build": record.get("build"), "machine": record.get("machine"),
+                 "data": record.get("data")}
+        self.run = self.wandb.init(project=self.project, name=self.name, id=self.state["id"], resume="allow",
+                                   dir=self.folder, config=facts)
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+
+    def note(self, record):
+        if record["type"] == "sample":
+            self.run.summary["sample"] = str(record.get("prompt", "")) + str(record.get("text", ""))
+        if record["type"] == "end":
+            self.run.summary["end"] = record.get("reason")
+
+    def write(self, step, numbers):
+        self.run.log({"step": step, **numbers})
+
+    def close(self):
+        self.run.finish()
+
+
+class TensorBoard(Sender):
+    service = "tensorboard"
+    NAME = "events.out.tfevents.%s.anvil"  # with ten digits; TensorBoard reads files in the order of their names
+
+    def __init__(self, args):
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+        super().__init__(args.run)
+        self.event_pb2, self.RecordWriter = event_pb2, RecordWriter
+        self.events, self.resumes = None, 0  # resumes that this process has read
+
+    def files(self):
+        return glob.glob(os.path.join(glob.escape(self.folder), self.NAME % (10 * "[0-9]")))
+
+    def new_run(self):
+        self.resumes = 0
+        for path in self.files():
+            os.remove(path)
+
+    def header(self, record):
+        sent = self.state["sent"]
+        if not self.is_open:
+            after = max([int(time.time())] + [int(path.split(".")[-2]) + 1 for path in self.files()])
+            path = os.path.join(self.folder, self.NAME % after)
+            self.events = self.RecordWriter(open(path, "wb"))
+            self.event(0, file_version="brain.Event:2")
+            self.void(1 + max(sent.values(), default=-1))  # of a process that was killed before save()
+        if record["type"] == "resume":
+            self.resumes += 1
+            if self.resumes > self.state.get("resumes", 0):
+                self.state["resumes"] = self.resumes
+                self.state["sent"] = {series: min(step, record["step"]) for series, step in sent.items()}
+                self.void(record["step"] + 1)
+
+    def event(self, step, **what):
+        event = self.event_pb2.Event(step=step, wall_time=time.time(), **what)
+        self.events.write(event.SerializeToString())
+
+    def void(self, first_step):
+        """TensorBoard drops what it has of this step and later."""
+        self.event(first_step, session_log={"status": self.event_pb2.SessionLog.START})
+
+    def write(self, step, numbers):
+        self.event(step, summary={"value": [{"tag": tag, "simple_value": value} for tag, value in numbers.items()]})
+
+    def flush(self):
+        self.events.flush()
+
+    def close(self):
+        self.events.close()
+
+
+def stdin_has_ended(wait_s):
+    ready, _, _ = select.select([0], [], [], wait_s)
+    return bool(ready) and os.read(0, 4096) == b""
+
+
+def main():
+    services = {sender.service: sender for sender in (Wandb, TensorBoard)}
+    parser = argparse.ArgumentParser(description="Sends a run's log.jsonl to Weights & Biases or TensorBoard.")
+    parser.add_argument("services", metavar="SERVICES", help="wandb, tensorboard, or both with a comma between them")
+    parser.add_argument("run", metavar="RUN", help="the --out-dir of a run")
+    parser.add_argument("--follow", action="store_true", help="go on until the run ends")
+    parser.add_argument("--until-stdin-ends", action="store_true", help="go on until stdin ends, as train_gpt asks for")
+    parser.add_argument("--project", default=os.environ.get("WANDB_PROJECT", "anvil"), help="at W&B [anvil]")
+    parser.add_argument("--name", help="of the run at W&B [the name of its folder]")
+    args = parser.parse_args()
+    senders, failed = [], False
+    for name in args.services.split(","):
+        if name not in services:
+            parser.error(f"{name}: expected wandb or tensorboard")
+        try:
+            senders.append(services[name](args))
+        except ImportError as error:
+            print(f"warning: {name} is not there ({error}): pip install {name}; nothing is sent", file=sys.stderr)
+            failed = True
+    path = os.path.join(args.run, "log.jsonl")
+    if senders and not os.path.exists(path):
+        print(f"error: cannot read {path}; expected the --out-dir of a run", file=sys.stderr)
+        return 2
+
+    def each(method, *arguments):
+        nonlocal failed
+        for sender in list(senders):
+            try:
+                method(sender, *arguments)
+            except Exception as error:  # of many types, and none may disturb the run or the other service
+                print(f"warning: {sender.service} says: {error}; nothing more is sent{sender.advice}", file=sys.stderr)
+                senders.remove(sender)
+                failed = True
+
+    log, over = Log(path), False
+    try:
+        while senders:
+            last_look = over or not (args.follow or args.until_stdin_ends)
+            for record in log.records():
+                each(Sender.send, record)
+                over = args.follow and record["type"] == "end"
+            each(Sender.save)
+            if last_look:
+                break
+            if args.until_stdin_ends:
+                over = stdin_has_ended(WAIT_S)
+            elif not over:
+                time.sleep(WAIT_S)
+    except KeyboardInterrupt:
+        each(Sender.save)
+    each(Sender.finish)
+    return 2 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

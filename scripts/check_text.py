@@ -63,8 +63,10 @@ def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     found = []
     for path in files(root):
-        if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(root)):
-            found.append(f"{path.relative_to(root)}: a link to {os.readlink(path)}, which is no file of the project: remove it")
+        if path.is_symlink():
+            target = os.readlink(path)
+            if os.path.isabs(target) or not path.exists() or not path.resolve().is_relative_to(root):
+                found.append(f"{path.relative_to(root)}: a link to {target}, which is no file of the project: remove it")
             continue
         try:
             text = path.read_bytes().decode("utf-8")

@@ -514,7 +514,7 @@ BROKEN = [
     ("run `make test OOP=x`\n", "no variable OOP"),
     ("run `make test OP=no_such`\n", "no topic no_such"),
     ("    python3 scripts/report.py --shiny\n", "no flag --shiny"),
-    ("    scripts/run_d12.sh --shiny\n", "no flag --shiny"),
+    ("    scripts/run.sh d12 --shiny\n", "no flag --shiny"),
     ("    make && scripts/quickstart.sh --hours 1\n", "no flag --hours"),
     ("in `llmc/cpu/no_such.h`\n", "no llmc/cpu/no_such.h"),
     ("in `no_such_file.h`\n", "no file no_such_file.h"),
@@ -533,7 +533,7 @@ SOUND = """# Page
     data/tinyshakespeare.sh    data/fineweb.sh edu 10
     ./train_gpt generate --resume run/x --prompt a && ./train_gpt doctor --no-shuffle
     ANVIL_KEY=x ./train_gpt --steps 5 | tee --append log    # --comments are no flags
-    scripts/run_d12.sh --dry-run && make sanitize JOBS=2
+    scripts/run.sh d12 --dry-run && make sanitize JOBS=2
 
 | a | b |
 |---|---|

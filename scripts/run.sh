@@ -1,8 +1,20 @@
 #!/usr/bin/env bash
-# Trains one of the models in the table below on FineWeb, on all GPUs of this machine. Run it again to resume.
+# Trains one of the models in the table on FineWeb, on all GPUs of this machine. Run it again to resume.
 #
 #   scripts/run.sh NAME [--gpus N] [--dry-run] [FLAGS]     --dry-run: only prints size, memory, time and cost on N or 8 GPUs
-#   scripts/run.sh --check | --renew                       compares scripts/run_*.sh with the output of `plan`; rewrites them
+#   scripts/run.sh --check | --renew                       compares the table below with the output of `plan`; rewrites it
+#
+# NAME, and what it takes on 8 H100 as train_gpt plan predicts it:
+#
+#   gpt2-124M    10.26 G tokens, 8.182 EFLOP, 37.3 min and 14.9 USD
+#   gpt2-355M    31.46 G tokens, 71.46 EFLOP, 5.0 h and 119 USD
+#   gpt2-774M    150 G tokens, 737.4 EFLOP, 51.0 h and 1.22 k USD
+#   gpt2-1558M   33.55 G tokens, 328.9 EFLOP, 21.4 h and 513 USD
+#   d12          1.482 G tokens, 1.196 EFLOP, 382 s and 2.55 USD
+#   d20          5.49 G tokens, 16.07 EFLOP, 71.1 min and 28.4 USD
+#   d24          9.08 G tokens, 43.6 EFLOP, 3.1 h and 74.1 USD
+#   stage-a      1.704 G tokens, 1.359 EFLOP, 401 s and 2.67 USD
+#   gpt2-grade   5.838 G tokens, 27.09 EFLOP, 91.6 min and 36.6 USD
 #
 # FLAGS are train_gpt's and come after the table's. data/fineweb.sh downloads the tokens unless FLAGS has --train-data. Without
 # a GPU it trains only with --device cpu. $ANVIL_PROGRAMS: the folder of train_gpt, . by default.
@@ -81,26 +93,14 @@ look_up() {
     esac
 }
 
-# The content of a model's script.
-script_of() {
+# The model's row in the table at the top.
+row_of() {
     look_up "$1"
-    local plan
-    plan=$("$train" plan --world-size 8 --gpu H100 "${flags[@]}")
-    local figures
     # "run: 3250 steps, 1.704 G tokens, 1.36 EFLOP, 9.31 min (...), 4 (...) USD for ...": the middle of each range.
-    figures=$(awk '/^run: / { split($0, part, ", "); gsub(/ *\([^)]*\)/, "", part[4]); gsub(/ *\([^)]*\)/, "", part[5])
-                              sub(/ for .*/, "", part[5])
-                              printf "%s, %s, %s and %s on 8 H100", part[2], part[3], part[4], part[5] }' \
-        <<<"$plan")
-    cat <<TEXT
-#!/usr/bin/env bash
-# $title on FineWeb: $figures,
-# as train_gpt plan predicts them. Expected validation loss: $expected.
-exec "\$(dirname "\$0")/run.sh" $1 "\$@"
-TEXT
+    "$train" plan --world-size 8 --gpu H100 "${flags[@]}" "${fp8[@]}" | awk -v name="$1" '/^run: / {
+        split($0, part, ", "); gsub(/ *\([^)]*\)/, "", part[4]); gsub(/ *\([^)]*\)/, "", part[5]); sub(/ for .*/, "", part[5])
+        printf "#   %-12s %s, %s, %s and %s\n", name, part[2], part[3], part[4], part[5] }'
 }
-
-script_name() { echo "scripts/run_${1/-/_}.sh"; }
 
 train=${ANVIL_PROGRAMS:-./}train_gpt
 [ -x "$train" ] || [ "${1-}" = --help ] || fail "$train is missing: run scripts/setup.sh and make first"
@@ -110,12 +110,12 @@ case ${1-} in
     --check | --renew)
         status=0
         for name in "${names[@]}"; do
-            case $name in stage-a | gpt2-grade) continue ;; esac # scripts/speedrun.sh is their script
-            file=$(script_name "$name")
+            row=$(row_of "$name")
+            grep -qxF "$row" scripts/run.sh && continue
             if [ "$1" = --renew ]; then
-                script_of "$name" >"$file" && chmod +x "$file"
-            elif ! diff "$file" <(script_of "$name"); then
-                echo "$file is not what train_gpt plan says: scripts/run.sh --renew writes it" && status=1
+                sed -i "s/^#   $name .*/$row/" scripts/run.sh
+            else
+                echo "scripts/run.sh: $name is not what train_gpt plan says: scripts/run.sh --renew writes ${row##*  }" && status=1
             fi
         done
         exit $status

@@ -66,26 +66,26 @@ struct FakeMachine {
 }  // namespace
 
 // [plain]: plans of large models, and the sanitizers watch others in test/train/plan_test.cpp.
-TEST_CASE("run_*.sh say what `plan` says", "[speedrun][plain]") {
+TEST_CASE("run.sh's table says what `plan` says", "[speedrun][plain]") {
     const Finished checked = run(with_programs() + "scripts/run.sh --check");
     INFO(checked.out << checked.err);
     CHECK(checked.exit_code == 0);
-    for (const auto& entry : fs::directory_iterator("scripts"))
-        if (const std::string name = entry.path().filename(); name.starts_with("run_"))
-            CHECK((entry.status().permissions() & fs::perms::owner_exec) != fs::perms::none);
 }
 
-TEST_CASE("run --check finds what `plan` does not say", "[speedrun][plain]") {
+TEST_CASE("run --check finds what `plan` does not say, and --renew corrects it", "[speedrun][plain]") {
     const ScratchFolder repository;
     fs::create_directory(repository / "scripts");
-    for (const auto& entry : fs::directory_iterator("scripts"))
-        if (std::string(entry.path().filename()).starts_with("run")) fs::copy(entry.path(), repository / "scripts");
-    const std::string wrong = repository / "scripts/run_d20.sh";
-    put_file(wrong, read_file(wrong) + "# more\n");
-    const Finished checked = run(with_programs() + repository.path + "/scripts/run.sh --check");
+    fs::copy("scripts/run.sh", repository / "scripts/run.sh");
+    const std::string table = read_file("scripts/run.sh");
+    std::string wrong = table;
+    put_file(repository / "scripts/run.sh", wrong.insert(table.find("#   d20 ") + 17, "9"));
+    const std::string command = with_programs() + repository.path + "/scripts/run.sh ";
+    const Finished checked = run(command + "--check");
     CHECK(checked.exit_code == 1);
-    CHECK(contains(checked.out, "run_d20.sh is not what"));
-    CHECK_FALSE(contains(checked.out, "run_d24.sh is not what"));
+    CHECK(contains(checked.out, "d20 is not what"));
+    CHECK_FALSE(contains(checked.out, "d24 is not what"));
+    CHECK(run(command + "--renew").exit_code == 0);  // it is rewritten while it runs
+    CHECK(read_file(repository / "scripts/run.sh") == table);
 }
 
 TEST_CASE("speedrun --dry-run prints the plan of each target, and fetches nothing", "[speedrun][plain]") {
@@ -162,7 +162,7 @@ TEST_CASE("speedrun and run refuse what they do not know", "[speedrun]") {
 TEST_CASE("run starts a rank on each GPU, with the model's flags and then those that are given", "[speedrun]") {
     const FakeMachine machine;
     const std::string data = " --train-data 'x/train_*.bin' --val-data ''";
-    const Finished eight = machine.on(with_programs() + "scripts/run_gpt2_124M.sh --steps=7 --seed 3" + data);
+    const Finished eight = machine.on(with_programs() + "scripts/run.sh gpt2-124M --steps=7 --seed 3" + data);
     INFO(eight.out << eight.err);
     CHECK(eight.exit_code == 0);
     CHECK(eight.out.starts_with("mpirun -np 8 --bind-to none "));
@@ -171,7 +171,7 @@ TEST_CASE("run starts a rank on each GPU, with the model's flags and then those 
                              "--seed 3", "--out-dir run/gpt2-124M", "--resume auto"})
         CHECK(contains(eight.out, part));
     CHECK(eight.out.find("--steps=7") > eight.out.find("--steps 19560"));  // the last one counts
-    CHECK(contains(machine.on(with_programs() + "scripts/run_d20.sh --gpus 2" + data).out, "mpirun -np 2 "));
+    CHECK(contains(machine.on(with_programs() + "scripts/run.sh d20 --gpus 2" + data).out, "mpirun -np 2 "));
     CHECK(machine.fetched() == "");
 
     // One rank needs no launcher.

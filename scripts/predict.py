@@ -6,7 +6,6 @@
 
 doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
 doc/results/predicted-GPU.json has the predictions that scripts/perf_table.py compares with measurements.
-doc/results/plan-beside-simulation.json has strong scaling according to scripts/step_simulation.py, and the reasons for differences.
 The tables in doc/performance.md and doc/distributed/scaling.md are made from the same plans, and scripts/charts.py draws a chart from
 the first file. $ANVIL_PROGRAMS: the folder of train_gpt, . by default. Needs only Python 3.
 """
@@ -19,12 +18,9 @@ import subprocess
 import sys
 import tempfile
 
-import step_simulation
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TRAIN = str(pathlib.Path(os.environ.get("ANVIL_PROGRAMS", ROOT)).resolve() / "train_gpt")
 STEPS = ROOT / "doc/results/steps-predicted.json"
-SIMULATED = ROOT / "doc/results/plan-beside-simulation.json"
 
 # Steps of 2^19 tokens, as in published runs; nanochat's models use the batch size that follows from their depth.
 HALF_MILLION = ["--total-batch-size", "524288", "--batch-size", "auto"]
@@ -140,15 +136,6 @@ STRONG = [
     ("1558M, Muon", [*GPT2_1558M, "--optimizer", "muon"], 2**20, 1024, 16, [8, 64, 256]),
     ("7B", LLAMA_7B, 2**22, 4096, 4, [64, 256, 1024]),
 ]
-
-# Those that scripts/step_simulation.py also simulates, where a rank has one micro-batch, and its name of the model.
-SIMULATIONS = [
-    ("124M", step_simulation.Model(layers=12, channels=768, vocab=50304, length=1024), [64, 128, 256]),
-    ("1558M", step_simulation.Model(layers=48, channels=1600, vocab=50304, length=1024), [64, 256, 512, 1024]),
-    ("7B", step_simulation.Model(layers=32, channels=4096, vocab=32000, length=4096), [256, 1024]),
-]
-BUCKET = 2**20  # elements for each rank, from 8 ranks on: usual_bucket_elements() in llmc/optim/sharding.h
-SLOWER = 1 / 0.93 - 1  # slowdown of kernels during a collective: kMid in llmc/trace/gpu_model.h
 
 
 def plan(flags, environment=None):
@@ -321,42 +308,6 @@ def strong_facts():
     return all_facts
 
 
-def beside_simulation(strong):
-    rows = []
-    for name, model, all_ranks in SIMULATIONS:
-        for ranks in all_ranks:
-            facts = strong[name, ranks]
-            mid = facts["cases"]["mid"]
-            if facts["micro_batches"] != 1:
-                sys.exit(f"error: {name} on {ranks} ranks: the simulation has one micro-batch")
-            compute_s = mid["efficiency"] * mid["step_ms"] / 1e3
-            row = {"model": name, "ranks": ranks, "sequences": facts["batch_size"]}
-            for what, assumed in [
-                ("simulation", step_simulation.Assumed()),
-                ("with_compute_of_plan", step_simulation.Assumed(compute_s=compute_s)),
-                ("and_contention_of_plan", step_simulation.Assumed(compute_s=compute_s, slower=SLOWER)),
-            ]:
-                share, whole = step_simulation.efficiency(model, ranks, facts["batch_size"], BUCKET * ranks, assumed)
-                row[what] = {"efficiency": digits(share), "step_ms": digits(whole * 1e3)}
-            row["plan"] = {"efficiency": digits(mid["efficiency"]), "step_ms": digits(mid["step_ms"])}
-            rows.append(row)
-    return rows
-
-
-def simulation_table(rows):
-    def cell(case):
-        return f"{100 * case['efficiency']:.3g} %, {case['step_ms']:g} ms"
-
-    columns = ["simulation", "with_compute_of_plan", "and_contention_of_plan", "plan"]
-    header = [
-        "model", "ranks", "sequences of a rank", "simulation", "with the compute of `plan`", "and its contention", "`plan`",
-    ]  # fmt: skip
-    cells = [
-        [row["model"], str(row["ranks"]), str(row["sequences"]), *[cell(row[column]) for column in columns]] for row in rows
-    ]
-    return table(header, cells)
-
-
 def strong_table(strong):
     rows = []
     for name, _, tokens, length, _, all_ranks in STRONG:
@@ -438,12 +389,7 @@ def main():
     begin, end = "<!-- scales: scripts/predict.py -->", "<!-- end of scales -->"
     wanted[page] = between(page, begin, end, scales_table())
     begin, end = "<!-- strong scaling: scripts/predict.py -->", "<!-- end of strong scaling -->"
-    strong = strong_facts()
-    wanted[page] = between(page, begin, end, strong_table(strong), wanted[page])
-    simulated = beside_simulation(strong)
-    wanted[SIMULATED] = "[\n " + ",\n ".join(json.dumps(row) for row in simulated) + "\n]\n"
-    begin, end = "<!-- simulation: scripts/predict.py -->", "<!-- end of simulation -->"
-    wanted[page] = between(page, begin, end, simulation_table(simulated), wanted[page])
+    wanted[page] = between(page, begin, end, strong_table(strong_facts()), wanted[page])
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:

@@ -2,13 +2,13 @@
 # Training on two machines, on one: a walk-through of a CPU run whose two hosts are network namespaces, joined by a line
 # of 1 Gbit/s, each with half of the cores.
 #
-#   dev/two_hosts.sh [--rate RATE|none] [--steps N] [--launcher tcp|mpi] [--gloo PYTHON] [--only-collectives]
+#   dev/two_hosts.sh [--rate RATE|none] [--steps N] [--launcher tcp|mpi] [--only-collectives]
 #   dev/two_hosts.sh [--rate RATE|none] --scaling [FLAGS]     scripts/scaling_table.sh with FLAGS, where each has all cores
 #
 # By default 1gbit (as tc writes it) and 20 steps, which take about a minute, and a command for each rank, as on two machines
 # without MPI; with --launcher mpi one mpirun, which reaches the second host by a command of our own in place of ssh.
 #
-# It measures collectives between the hosts (with --gloo also those of PyTorch's Gloo, if PYTHON has it), then trains, and prints what the collectives of gradients and weights should
+# It measures collectives between the hosts, then trains, and prints what the collectives of gradients and weights should
 # take by bytes and rate beside what it took, and the bytes on the line beside those that must cross it. Then it keeps one
 # host's cores busy, and the trainer must warn that this rank is slow. Needs root, Linux with network namespaces and tc's
 # token bucket, and ./train_gpt and data/tokenize as built by make ($ANVIL_PROGRAMS: where they lie). Nothing of it stays:
@@ -21,17 +21,16 @@ cd "$(dirname "$0")/.."
 # shellcheck source=dev/hosts.sh
 . dev/hosts.sh
 
-rate=1gbit steps=20 launcher=tcp gloo='' only_collectives='' scaling=''
+rate=1gbit steps=20 launcher=tcp only_collectives='' scaling=''
 while [ $# -gt 0 ]; do
     case $1 in
         --rate) rate=${2-} && shift ;;
         --steps) steps=${2-} && shift ;;
         --launcher) launcher=${2-} && shift ;;
-        --gloo) gloo=${2-} && shift ;;
         --only-collectives) only_collectives=1 ;;
         --scaling) scaling=1 && shift && break ;;
         -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
-        *) fail 2 "$1: expected --rate RATE, --steps N, --launcher tcp|mpi, --gloo PYTHON, --only-collectives or --scaling" ;;
+        *) fail 2 "$1: expected --rate RATE, --steps N, --launcher tcp|mpi, --only-collectives or --scaling" ;;
     esac
     shift || break
 done
@@ -110,15 +109,6 @@ echo "== collectives between them"
 start collectives bench-comm --mib 16
 finish collectives
 sed -n '/^shared memory/p; /^|/p' "$scratch/collectives"
-if [ -n "$gloo" ]; then
-    export GLOO_SOCKET_IFNAME=line
-    "$scratch/on_host" 1 "$gloo" dev/gloo_all_reduce.py 1 "${addresses[0]}" 16 >"$scratch/gloo.1" 2>&1 </dev/null &
-    other=$!
-    "$scratch/on_host" 0 "$gloo" dev/gloo_all_reduce.py 0 "${addresses[0]}" 16 >"$scratch/gloo" 2>&1 </dev/null &
-    running=$!
-    finish gloo
-    cat "$scratch/gloo"
-fi
 [ -z "$only_collectives" ] || exit 0
 
 echo "== training"

@@ -13,12 +13,13 @@ venv=${1:-$(mktemp -d)/venv}
 # Offline mode: all models are made here, none is downloaded.
 export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TRANSFORMERS_VERBOSITY=error
 
-# check SCRIPT PACKAGE...: runs a script, or skips it if the packages cannot be installed
+# check 'SCRIPT FLAGS' PACKAGE...: runs a script, or skips it if the packages cannot be installed
 check() {
     local script=$1
     shift
     if "$venv/bin/pip" install -q --no-compile --disable-pip-version-check "$@"; then
-        "$venv/bin/python" "$script"
+        # shellcheck disable=SC2086  # a script and its flags
+        "$venv/bin/python" $script
     else
         echo "skipped: $script: pip cannot install $*"
     fi
@@ -34,6 +35,7 @@ cp -r pyproject.toml python "$scratch"
 export ANVIL_TEST_ALL=1
 check test/python/anvil_test.py torch==2.13.0 safetensors pandas xxhash "$scratch" || status=$?
 check test/python/nanochat_test.py torch==2.13.0 safetensors tiktoken || status=$?
+check 'scripts/make_interop_fixtures.py --check' torch==2.13.0 transformers || status=$?
 check scripts/check_models.py torch==2.13.0 transformers gguf xllamacpp || status=$?
 check scripts/check_configs.py torch==2.13.0 transformers gguf xllamacpp || status=$?
 check scripts/check_templates.py 'transformers' jinja2 numpy || status=$?

@@ -2,9 +2,11 @@
 """Makes test/fixtures/interop/: tiny models as Hugging Face's transformers writes them, with their logits.
 
     python3 -m venv V && V/bin/pip install torch==2.13.0 transformers
-    V/bin/python scripts/make_interop_fixtures.py            --out DIR writes elsewhere
+    V/bin/python scripts/make_interop_fixtures.py            writes them
+    V/bin/python scripts/make_interop_fixtures.py --check    makes them again and compares; exit code 1 on a difference
 
-Made once and committed. Each folder has the files of save_pretrained(), in one of the variants that occur on the hub:
+scripts/check_interop.sh runs --check: weights must be the committed ones bit for bit, and the logits of today's transformers
+theirs up to rounding. config.json, to which each version adds fields, is not compared. Each folder has the files of save_pretrained(), in one of the variants that occur on the hub:
 
     gpt2          fp32, tied head, prefix `transformer.`
     gpt2_bare     like the hub's gpt2: half precision, without the prefix, with masks among the weights, in two files
@@ -24,13 +26,15 @@ and logits.safetensors: tokens (2, T) and their logits, computed by transformers
 import argparse
 import json
 import pathlib
-import shutil
+import sys
+import tempfile
 
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
 V, T, C, L = 37, 6, 8, 2
+COMMITTED = pathlib.Path(__file__).resolve().parent.parent / "test/fixtures/interop"
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 36], [9, 2, 6, 0, 35, 8]], dtype=torch.int32)
 
 
@@ -105,12 +109,8 @@ def without_prefix(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
 
 
-def main():
-    here = pathlib.Path(__file__).resolve().parent.parent / "test/fixtures/interop"
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=pathlib.Path, default=here)
-    out = parser.parse_args().out
-    shutil.rmtree(out, ignore_errors=True)
+def make(out):
+    """Writes all folders and the logits."""
     torch.manual_seed(1234)
     models = {
         "gpt2": randomize(gpt2(layer_norm_epsilon=1e-3, n_inner=20), torch.float32),
@@ -143,6 +143,34 @@ def main():
     save_file(tensors, out / "logits.safetensors")
     for path in out.rglob("*.safetensors"):
         path.chmod(0o644)
+
+
+def differences(made):
+    """Tensors in which the committed fixtures differ from those in `made`."""
+    for path in sorted(made.rglob("*.safetensors")):
+        name = path.relative_to(made)
+        wanted, found = load_file(path), load_file(COMMITTED / name) if (COMMITTED / name).is_file() else {}
+        # Two rounding errors of fp32 for each term of the longest chain of sums: five layers of about 100 terms.
+        rounding = 1000 * torch.finfo(torch.float32).eps / 2 if name.name == "logits.safetensors" else 0
+        for tensor in sorted(wanted.keys() | found.keys()):
+            a, b = wanted.get(tensor), found.get(tensor)
+            if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+                yield f"{name}: {tensor} is missing, or of another shape or type"
+            elif (off := (a.double() - b.double()).abs().max()) > rounding * a.double().abs().max():
+                yield f"{name}: {tensor} differs by {off:.3g}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the committed fixtures, write nothing there")
+    if not parser.parse_args().check:
+        make(COMMITTED)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        make(pathlib.Path(folder))
+        found = list(differences(pathlib.Path(folder)))
+    print("\n".join(found) if found else "ok      test/fixtures/interop is what transformers makes")
+    sys.exit(1 if found else 0)
 
 
 if __name__ == "__main__":

@@ -111,16 +111,24 @@ CLAIMS = [
     (
         "doc/flash_attention.md",
         r"is (\d+) tokens per second with our attention and (\d+) with cuDNN's",
-        "doc/performance.md",
-        r"GPT-2 124M, B 32, cuDNN \| (\d+) \([\s\S]*?GPT-2 124M, B 32, own attention \| (\d+) \(",
+        "doc/results/predicted-h100.json",
+        r'"GPT-2 124M, B 32, cuDNN"[\s\S]*?"mid": (\d+)[\s\S]*?"GPT-2 124M, B 32, own attention"[\s\S]*?"mid": (\d+)',
         (1, 0),
+    ),
+    (
+        "doc/predicted.md",
+        r"for an H100 (\d+) \((\d+) to (\d+)\)\s+tokens per second of GPT-2 124M at B 32 with cuDNN's attention, (\d+) with ours",
+        "doc/results/predicted-h100.json",
+        r'"GPT-2 124M, B 32, cuDNN"[\s\S]*?"low": (\d+)[\s\S]*?"mid": (\d+)[\s\S]*?"high": (\d+)'
+        r'[\s\S]*?"GPT-2 124M, B 32, own attention"[\s\S]*?"mid": (\d+)',
+        (1, 0, 2, 3),
     ),
     (
         "doc/design.md",
         r"Speed costs little: ([\d.]+) to ([\d.]+) times MKL in fp32\s+and ([\d.]+) to ([\d.]+) times oneDNN in bf16",
         "doc/performance.md",
-        r"small \| fp32 \| \*\*a step\*\* .*\| ([\d.]+) \|[\s\S]*small \| bf16 \| \*\*a step\*\* .*\| ([\d.]+) \|"
-        r"[\s\S]*124M \| fp32 \| \*\*a step\*\* .*\| ([\d.]+) \|[\s\S]*124M \| bf16 \| \*\*a step\*\* .*\| ([\d.]+) \|",
+        r"small \| fp32 \| \d+ \| \d+ \| ([\d.]+) \|[\s\S]*small \| bf16 \| \d+ \| \d+ \| ([\d.]+) \|"
+        r"[\s\S]*124M \| fp32 \| \d+ \| \d+ \| ([\d.]+) \|[\s\S]*124M \| bf16 \| \d+ \| \d+ \| ([\d.]+) \|",
         (0, 2, 3, 1),
     ),
     (
@@ -147,7 +155,7 @@ CLAIMS = [
 ]
 
 
-# The test, script or result file behind each row of the README's tables, by heading and first cell. Every path exists, and both
+# The test, script or result file of each row of the README's tables, by heading and first cell. Every path exists, and both
 # have the same rows. To check a test, break the code that it covers and see it fail.
 PROOFS = {
     "What is measured": {
@@ -162,7 +170,7 @@ PROOFS = {
     "Which one do you want?": {
         "Written in": "make/find.mk",  # names every library that is looked for
         "Published speed on H100": "doc/results/steps-predicted.json scripts/predict.py",  # predictions only
-        "Published GPT-2 124M run": "scripts/run_gpt2_124M.sh",  # would make one
+        "Published GPT-2 124M run": "scripts/run.sh",  # would make one
         "Models": "test/interop/interop_test.cpp scripts/check_models.py",
         "Beyond pretraining": "test/data/chat_test.cpp test/python/nanochat_test.py scripts/make_nanochat_fixture.py",
         "Optimizers": "test/optim/optimizer_test.cpp scripts/reference_training.py",

@@ -249,8 +249,10 @@ def results_text(results):
 
 
 def page_text(results):
-    """The text between the markers for a folder of results; without one: the predictions, and "not measured"."""
-    text, rows, notes = results_text(results) if results else (NOT_MEASURED + "\n", [], {})
+    """The text between the markers for a folder of results; without one: "not measured"."""
+    if not results:
+        return NOT_MEASURED + "\n"
+    text, rows, notes = results_text(results)
     gpus = {row["device"] for row in rows if row["type"] == "bench"}
     for predicted in predictions():
         # Leaves out predictions for other GPUs than the measured one.

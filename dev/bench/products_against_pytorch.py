@@ -110,13 +110,13 @@ def page_text(results):
         return NOT_MEASURED
     first, rows = results[0], []
     for r in results:
-        each = [(r["model"], layer["what"].removeprefix("matmul_"), [layer]) for layer in r["layers"]]
-        for model, what, parts in [*each, (r["model"], "**a step**", r["layers"])]:
-            flops, ours, theirs = (sum(part["times"] * part[key] for part in parts) for key in ("flops", "anvil", "pytorch"))
-            rows.append([model, r["dtype"], what, f"{flops / ours * 1e-6:.0f}", f"{flops / theirs * 1e-6:.0f}", f"{theirs / ours:.2f}"])
+        flops, ours, theirs = (sum(layer["times"] * layer[key] for layer in r["layers"]) for key in ("flops", "anvil", "pytorch"))
+        each = [layer["pytorch"] / layer["anvil"] for layer in r["layers"]]
+        speeds = [f"{flops / ours * 1e-6:.0f}", f"{flops / theirs * 1e-6:.0f}", f"{theirs / ours:.2f}"]
+        rows.append([r["model"], r["dtype"], *speeds, f"{min(each):.2f} to {max(each):.2f}"])
     text = f"{first['machine']}, {first['threads']} threads, {first['date']}; PyTorch {first['torch']} with {first['onednn']} and "
     text += f"{first['blas']}:\n\n"
-    text += table(["model", "type", "product", "own, GFLOP/s", "library's", "times"], range(3, 6), rows)
+    text += table(["model", "type", "own, GFLOP/s", "library's", "times", "each GEMM"], range(2, 6), rows)
     return text + (f"\n{first['note']}.\n" if first["note"] else "")
 
 

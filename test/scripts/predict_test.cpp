@@ -20,7 +20,7 @@ TEST_CASE("the committed predictions are those of plan, and a change shows", "[p
     CHECK(contains(other.out, "gpt2-124M on H200: "));
     CHECK(contains(other.out, " launches a micro-batch, "));
     CHECK(contains(other.out, "doc/results/steps-predicted.json: not what `plan` says now\n"));
-    CHECK(contains(other.out, "doc/performance.md: not what `plan` says now\n"));
+    CHECK(contains(other.out, "doc/predicted.md: not what `plan` says now\n"));
     CHECK(contains(other.out, "scripts/predict.py --renew writes them"));
     const Finished nowhere = run("ANVIL_PROGRAMS=/nowhere scripts/predict.py --check");
     CHECK(nowhere.exit_code == 1);

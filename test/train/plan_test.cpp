@@ -64,7 +64,7 @@ TEST_CASE("plan: GPT-2 124M on 8 H100", "[plan]") {
     CHECK(plan.mfu(1) == Approx(kFlops124M * 524288 / 8 / plan.times[1].step_s / 989e12));
 }
 
-// The launches of a micro-batch as doc/performance.md counts them.
+// The launches of a micro-batch as doc/predicted.md counts them.
 TEST_CASE("plan: the launches of GPT-2 124M", "[plan]") {
     const RunPlan plan = planned(config_of("gpt2-124M", 32, 524288), 1, gpu_named("H200"));
     CHECK(plan.config.step.accumulation == 16);

@@ -7,10 +7,10 @@
 Commands, in indented and fenced blocks and in inline code: the program or script exists and has every flag given to it; `make` has
 the target and knows the variable and the topic. Flags alone in inline code: one of Anvil's programs has them, or they are in
 FLAGS_OF_OTHERS. Paths exist, or git ignores them (files that programs write). Links lead to a page and a heading. Table rows have as
-many cells as their header. Figures in CLAIMS are those of the page with the measurements. Each row of the README's tables has a
-test, script or result file in PROOFS. The README's count of lines is correct. Pages written for GitHub may link to ../../actions and
-the like, which are no files. dev/LOG.md and dev/log/ are history, which names files that are gone: of them only links and rows are
-checked.
+many cells as their header; a name in the cell after a file stands in that file. Figures in CLAIMS are those of the page with the
+measurements. Each row of the README's tables has a test, script or result file in PROOFS. The README's count of lines is correct.
+Pages written for GitHub may link to ../../actions and the like, which are no files. dev/LOG.md and dev/log/ are history, which names
+files that are gone: of them only links and rows are checked.
 
 Flags of ./train_gpt are those of doc/flags.md, which `make test` compares with the program; see train_gpt_flags.
 """
@@ -457,6 +457,10 @@ def findings_in_page(tree, page):
                 if path not in tree.files:
                     found.append(f"there is no {path}")
             found += findings_in_links(tree, page, line)
+            # A file and a name in the next cell: the name stands in the file.
+            for file, name in re.findall(r"\| `([\w./]+)` \| `(\w+)` \|", "" if page == NEIGHBORS else line):
+                if file in tree.files and not re.search(rf"\b{name}\b", (tree.root / file).read_text(encoding="utf-8")):
+                    found.append(f"{file} has no {name}")
         if kind != "code":
             count = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
             if count and cells and count != cells:
@@ -559,6 +563,7 @@ BROKEN = [
     ("a [link](no_such.md)\n", "leads nowhere"),
     ("a [link](#no-such)\n\n## Such\n", "no heading #no-such"),
     ("| a | b |\n|---|---|\n| `x\n` | y |\n", "a row of"),
+    ("| a | b |\n|---|---|\n| `llmc/cpu/layernorm.h` | `no_such` |\n", "has no no_such"),
 ]
 SOUND = """# Page
 

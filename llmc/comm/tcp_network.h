@@ -23,7 +23,7 @@ which may know the reason. A silent connection is left to the watchdog.
 #include "llmc/comm/meeting.h"       // Meeting
 
 // The number of connections between two hosts. Measured, two against one: the same speed on a line of 1 Gbit/s, where
-// more than two are slower, and a third faster on a line that one connection cannot fill (doc/distributed/scaling.md).
+// more than two are slower, and a third faster on a line that one connection cannot fill (dev/LOG.md).
 inline constexpr int kTcpLanes = 2;
 
 class TcpRanks;

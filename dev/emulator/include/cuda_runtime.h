@@ -12,12 +12,6 @@ the toolkit's header of this name.
 #include "cuda_runtime_api.h"
 #include "dev/emulator/emulator.h"
 
-#define __host__
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __restrict__ __restrict
-#define __launch_bounds__(...)
 #define __shared__ static_assert(false, "use SMEM_STATIC or SMEM_DYNAMIC");
 
 #define threadIdx (::emulator::current.thread->index)

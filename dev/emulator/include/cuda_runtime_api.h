@@ -3,48 +3,8 @@ The part of the CUDA runtime that Anvil calls, declared as the toolkit declares 
 */
 #pragma once
 #include <cstddef>
-#include "vector_types.h"
+#include "llmc/trace/include/runtime_types.h"
 
-enum cudaError_t {
-    cudaSuccess = 0,
-    cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100,
-    cudaErrorInvalidDevice = 101,
-    cudaErrorNoKernelImageForDevice = 209,
-    cudaErrorJitCompilerNotFound = 221,
-    cudaErrorUnsupportedPtxVersion = 222,
-    cudaErrorNotReady = 600,
-    cudaErrorLaunchFailure = 719,
-    cudaErrorStreamCaptureUnsupported = 900,
-    cudaErrorStreamCaptureInvalidated = 901,
-};
-enum cudaMemcpyKind {
-    cudaMemcpyHostToHost,
-    cudaMemcpyHostToDevice,
-    cudaMemcpyDeviceToHost,
-    cudaMemcpyDeviceToDevice,
-    cudaMemcpyDefault
-};
-enum cudaDeviceAttr {
-    cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrReserved132 = 132
-};
-enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
-inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
-
-struct cudaDeviceProp {
-    char name[256];
-    size_t totalGlobalMem;
-    int major, minor, multiProcessorCount, l2CacheSize;
-};
-struct cudaFuncAttributes {
-    int ptxVersion;
-};
 namespace emulator {
 struct Stream;
 struct Event;

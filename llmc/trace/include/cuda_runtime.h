@@ -5,31 +5,6 @@ compile, and never runs.
 #pragma once
 #include <cuda_runtime_api.h>
 
-#define __host__
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __restrict__ __restrict
-#define __launch_bounds__(...)
-
-struct uint3 {
-    unsigned x, y, z;
-};
-struct dim3 {
-    unsigned x, y, z;
-    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
-};
-struct alignas(16) int4 {
-    int x, y, z, w;
-};
-struct alignas(8) float2 {
-    float x, y;
-};
-struct alignas(16) float4 {
-    float x, y, z, w;
-};
-inline float2 make_float2(float x, float y) { return {x, y}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline constexpr uint3 threadIdx = {}, blockIdx = {};
 inline constexpr dim3 blockDim, gridDim;
 

@@ -4,37 +4,8 @@ written down (llmc/trace/recorder.h), and nothing is computed. Declared as the t
 calls it; included inside a namespace (llmc/train/traced_step.cpp), whose file includes the standard headers first.
 */
 #pragma once
+#include "llmc/trace/include/runtime_types.h"
 
-enum cudaError_t {
-    cudaSuccess = 0,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100,
-    cudaErrorInvalidDevice = 101,
-    cudaErrorNoKernelImageForDevice = 209,
-    cudaErrorJitCompilerNotFound = 221,
-    cudaErrorUnsupportedPtxVersion = 222,
-    cudaErrorNotReady = 600,
-};
-enum cudaMemcpyKind {
-    cudaMemcpyHostToHost,
-    cudaMemcpyHostToDevice,
-    cudaMemcpyDeviceToHost,
-    cudaMemcpyDeviceToDevice,
-    cudaMemcpyDefault
-};
-enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
-enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
-inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2;
-
-struct cudaDeviceProp {
-    char name[256];
-    size_t totalGlobalMem;
-    int major, minor, multiProcessorCount, l2CacheSize;
-};
-struct cudaFuncAttributes {
-    int ptxVersion;
-};
 // Of the GPU that is described; `next_address` is where its next buffer lies.
 struct DescribedDevice {
     cudaDeviceProp properties{};

@@ -22,10 +22,9 @@ Tensors of the optimizer's state have the layout of parameters.h: (out, in), wit
 Each island has its own moments, outer_error and fp8_amax. Those of the second island have the prefix "island1.", etc.
 
 llmc/io/checkpoint.h writes a checkpoint completely or not at all; saving.h does that from all ranks and in the
-background.
+background, loading.h loads it.
 */
 #pragma once
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -240,8 +239,6 @@ inline std::vector<Tensor> tensors_of(const std::vector<StatePart>& parts) {
     return tensors;
 }
 
-inline constexpr const char* kOtherModel = "the checkpoint is of another model or --optimizer";
-
 // Calls visit(i, values) with the values of every parameter, in the model's layout.
 template <class Visit>
 void read_weights(const StoredModel& stored, const ParameterList& list, Visit&& visit) {
@@ -251,106 +248,4 @@ void read_weights(const StoredModel& stored, const ParameterList& list, Visit&& 
         stored.read(list.parameters[i], host.data());
         visit(i, host.data());
     }
-}
-
-// The number of islands of the run that saved it.
-inline int saved_islands(const ShardedTensors& saved) {
-    int islands = 1;
-    while (saved.has_any_of(island_prefix(islands))) islands++;
-    return islands;
-}
-
-// Calls visit(StatePart) for the weights that a rank owns, always with the name of master weights.
-template <class Device, class T, class Visit>
-void each_own_weight(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
-    const Optimizer<Device, T>& optimizer = state.optimizer;
-    const std::vector<ShardPiece>& pieces = optimizer.plan.pieces[size_t(state.place.local(rank))];
-    for (size_t i = 0; i < pieces.size(); i++) {
-        const ShardPiece& piece = pieces[i];
-        const Parameter& p = optimizer.parameter(piece);
-        float* data = nullptr;
-        if (rank == state.place.rank) {
-            if constexpr (std::is_same_v<T, float>)
-                data = model.weights.data + p.offset + piece.begin;
-            else
-                data = optimizer.master_weights(i);
-        }
-        visit(StatePart{.name = kMaster + p.name,
-                        .begin = piece.begin,
-                        .end = piece.end,
-                        .parameter = piece.parameter,
-                        .data = data,
-                        .of_all = true});
-    }
-}
-// Calls visit(StatePart) for all that a rank loads from a checkpoint: its weights and its state.
-template <class Device, class T, class Visit>
-void each_loaded(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
-    each_own_weight(model, state, rank, visit);
-    each_state(state, rank, [&](const StatePart& part) {
-        if (!part.is_weight()) visit(part);
-    });
-}
-
-// The files from which tensors are loaded.
-struct TensorSource {
-    const StoredModel& model;
-    const ShardedTensors* state = nullptr;  // null: only weights
-
-    // Reads any rank's part. If the saved run had n islands, island k continues from island k mod n. Some state starts
-    // from zeros: the outer momentum if the saved run had none, the outer errors if the number of islands has changed,
-    // and delayed scaling's history if its length or the layers have changed.
-    void read(const ParameterList& list, const IslandPlace& place, int rank, const StatePart& part, float* to) const {
-        const int64_t begin = part.begin, end = part.end;
-        if (part.is_weight() && !(state && state->has(part.name)))
-            return model.read(list.parameters[part.parameter], begin, end, to);
-        const int before = saved_islands(*state);
-        const std::string own = island_prefix(place.island_of(rank));
-        const std::string base = part.of_all ? part.name : part.name.substr(own.size());
-        const std::string name = part.of_all ? base : island_prefix(place.island_of(rank) % before) + base;
-        const bool is_error = base.starts_with(kOuterError);
-        const bool is_missing = base == kAmax ? state->size_of(name) != end : !state->has(name);
-        if ((is_error || base == kAmax || base.starts_with(kOuterMomentum)) &&
-            (is_missing || (is_error && before != place.count())))
-            std::fill_n(to, end - begin, 0.f);
-        else
-            state->read(to, name, begin, end, kOtherModel);
-    }
-};
-
-// Sets elements [at, at + n) of a part, which may have been saved in another type. Of master weights it also sets the
-// weights.
-template <class Device, class T>
-void store_part(Gpt<Device, T>& model, const StatePart& part, int64_t at, const float* values, int64_t n) {
-    if (part.dtype == DType::bf16) {  // moments: rounded to nearest if they were saved in fp32, else unchanged
-        std::vector<bf16> rounded(static_cast<size_t>(n));
-        std::transform(values, values + n, rounded.begin(), [](float value) { return to_bf16(value); });
-        return copy_to_device(model.device, static_cast<bf16*>(part.data) + at, rounded.data(), n);
-    }
-    if (part.on_host)
-        std::copy_n(values, n, static_cast<float*>(part.data) + at);
-    else
-        copy_to_device(model.device, static_cast<float*>(part.data) + at, values, n);
-    if constexpr (!std::is_same_v<T, float>) {
-        if (!part.is_weight()) return;
-        std::vector<T> rounded(static_cast<size_t>(n));
-        std::transform(values, values + n, rounded.begin(), [](float value) { return to_bf16(value); });
-        const int64_t offset = model.parameters.parameters[part.parameter].offset;
-        copy_to_device(model.device, model.weights.data + offset + part.begin + at, rounded.data(), n);
-    }
-}
-
-// Loads what this rank owns from files that it sees: its weights and, if there is any, its state.
-template <class Device, class T>
-void load_tensors(const TensorSource& source, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded) {
-    std::vector<float> host;
-    const auto load = [&](const StatePart& part) {
-        host.resize(size_t(part.size()));
-        source.read(model.parameters, sharded.place, sharded.place.rank, part, host.data());
-        store_part(model, part, 0, host.data(), part.size());
-    };
-    if (source.state)
-        each_loaded(model, sharded, sharded.place.rank, load);
-    else
-        each_own_weight(model, sharded, sharded.place.rank, load);
 }

@@ -3,7 +3,7 @@ A Session (session.h) on a device, with weights and activations of type T: it ru
 around them. The parts, in the order in which a run uses them:
 
   prepare.h           tokenizer, model, sharding, communicator, batch
-  initial_state.h     new weights, another model's weights, or a checkpoint
+  loading.h           new weights, another model's weights, or a checkpoint
   start_report.h      the report before the first step
   step.h              one step; step_meter.h: its record in the log, and MFU
   run_balance.h       each rank's share of a step; outer_step.h: the outer step of islands
@@ -23,7 +23,7 @@ around them. The parts, in the order in which a run uses them:
 #include "llmc/model/flops.h"            // flops_per_token
 #include "llmc/model/gpt.h"              // Gpt
 #include "llmc/train/checkpointing.h"    // RunState
-#include "llmc/train/initial_state.h"    // load_initial_state
+#include "llmc/train/loading.h"          // load_initial_state
 #include "llmc/train/log.h"              // RunLog
 #include "llmc/train/log_follower.h"     // LogFollower
 #include "llmc/train/outer_optimizer.h"  // OuterOptimizer
@@ -320,9 +320,9 @@ private:
             log_ = report.begin_log(state_, read_bytes);
             if (flags_.save_best) check_best_is_free(flags_.out_dir);
             follower_ = std::make_unique<LogFollower>(flags_.log_to, flags_.out_dir);
-            saving_.look(state_, request_.resumed(), end_.is_due(state_.step, flags_.val_every));
         });
-        saving_.open(first_step_, !world_.is_alone() && !world_.group);
+        saving_.open(state_, request_.resumed(), end_.is_due(state_.step, flags_.val_every),
+                     !world_.is_alone() && !world_.group);
         if (world_.is_first())
             report.print(world_.is_alone() ? "one rank" : comm_.describe(), saving_.placement_text());
     }

@@ -3,8 +3,7 @@ A run's checkpoints: which steps are saved or being saved, and which one is the 
 them.
 
   RunSaving<Device, T> saving(flags, ranks, model, sharded, log);
-  saving.look(state, resumed, validates);            rank 0, once the log is open: looks for checkpoints in --out-dir
-  saving.open(step, in_processes);                   all ranks, after look()
+  saving.open(state, resumed, validates, in_processes);   all ranks, once the log is open: looks into --out-dir
   saving.save(step, texts, and_wait);                all ranks; first waits for the save before
   saving.add_votes(votes);                           in every step: this rank's votes about its part
   saving.advance(count);                             after every step; count(vote): how many ranks cast it
@@ -42,19 +41,18 @@ public:
               RunLog& log)
         : flags_(flags), ranks_(ranks), log_(log), saver_(flags.out_dir, ranks, model, sharded) {}
 
-    // `validates`: a validation is due before the first step anyway.
-    void look(const RunState& state, bool resumed, bool validates) {
-        first_is_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state.step));
-        if (!resumed || !first_is_saved_) return;
-        // A run that was killed during a save has left incomplete files, and this one may end without another save.
-        int64_t best = -1;
-        best_is_unknown_ = find_best(state, validates, best);
-        say(tidy(state.step, best), state.step);
-    }
-
-    // `in_processes`: ranks are processes, possibly on hosts with separate disks.
-    void open(int64_t first_step, bool in_processes) {
-        first_step_ = first_step;
+    // `validates`: a validation is due before the first step anyway. `in_processes`: ranks are processes, possibly on
+    // hosts with separate disks.
+    void open(const RunState& state, bool resumed, bool validates, bool in_processes) {
+        first_step_ = state.step;
+        on_first_rank(ranks_, [&] {
+            first_is_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state.step));
+            if (!resumed || !first_is_saved_) return;
+            // A run that was killed during a save has left incomplete files, and this one may end without another save.
+            int64_t best = -1;
+            best_is_unknown_ = find_best(state, validates, best);
+            say(tidy(state.step, best), state.step);
+        });
         first_is_saved_ = ranks_.broadcast(first_is_saved_ ? "yes" : "") == "yes";
         best_is_unknown_ = ranks_.broadcast(best_is_unknown_ ? "yes" : "") == "yes";
         if (in_processes) saver_.place(find_placement(ranks_, flags_.out_dir, flags_.checkpoint_to));

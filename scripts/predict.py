@@ -377,7 +377,7 @@ def main():
         wanted[path] = json.dumps(beside_measurements(gpu), indent=1) + "\n"
     page = ROOT / "doc/predicted.md"
     begin, end = "<!-- predicted steps: scripts/predict.py -->", "<!-- end of predicted steps -->"
-    wanted[page] = between(page, begin, end, steps_table(rows))
+    wanted[page] = between(page, begin, end, steps_table([row for row in rows if row["gpu"] == GPUS[0]]))
     begin, end = "<!-- limits: scripts/predict.py -->", "<!-- end of limits -->"
     wanted[page] = between(page, begin, end, limits_table(), wanted[page])
     page = ROOT / "doc/distributed/scaling.md"

@@ -56,7 +56,7 @@ def files(bench):
     if exported.code:
         yield Case(f"export: {exported.last_words()}")
         return
-    text = b"".join(path.read_bytes() for path in sorted(ROOT.glob("doc/*.md"))[:2])[:20_000]
+    text = b"".join(path.read_bytes() for path in sorted(ROOT.glob("doc/*.md"))[:3])[:20_000]
     jsonl = b"".join(b'{"text": "line %d of it"}\n' % i for i in range(300))
     start = dict(steps=1, warmup_steps=0, checkpoint_every=0, val_every=0, num_layers=None, num_heads=None, channels=None)
     while True:

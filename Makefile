@@ -60,7 +60,7 @@ $(PROGRAMS):
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $(filter %.o,$^) -o $@ $(LDFLAGS)
 
-$(E)/train_gpt: $(O)/train_gpt.cu.o $(EMULATED) $(EMULATED_KERNELS) $(filter-out $(O)/llmc/train/cuda_backend%,$(ENGINE)) $(EMULATED_BACKENDS)
+$(E)/train_gpt: $(O)/train_gpt.cu.o $(EMULATED) $(EMULATED_KERNELS) $(filter-out $(O)/llmc/commands/cuda_backend%,$(ENGINE)) $(EMULATED_BACKENDS)
 $(E)/data/tokenize: $(O)/data/tokenize.cpp.o $(ENGINE)
 $(EMULATED_PROGRAMS):
 	@mkdir -p $(@D)

@@ -5,7 +5,7 @@ Trains a GPT. One optimizer step:
                -> norm -> clip -> AdamW or Muon, each rank its share -> weights to all ranks
 
 Files in reading order: this one, llmc/train/device_session.h, llmc/train/step.h, llmc/model/gpt.h, llmc/ops/layernorm.h
-and llmc/cpu/layernorm.h (an op). doc/design.md is the map of the code; llmc/train/command.cpp, llmc/train/run_flags.cpp
+and llmc/cpu/layernorm.h (an op). doc/design.md is the map of the code; llmc/run/command.cpp, llmc/run/run_flags.cpp
 and doc/flags.md list the flags.
 */
 #include <errno.h>
@@ -13,27 +13,27 @@ and doc/flags.md list the flags.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include "llmc/base/build_id.h"       // anvil_version, build_id
-#include "llmc/base/file.h"           // open_standard_files
-#include "llmc/base/host_cpus.h"      // let_threads_use_given_cores
-#include "llmc/comm/host.h"           // raise_file_limit
-#include "llmc/comm/topology.h"       // network_text
-#include "llmc/cpu/kernels.h"         // cpu_kernels
-#include "llmc/data/utf8.h"           // printable
-#include "llmc/train/backend.h"       // open_backend
-#include "llmc/train/backends.h"      // look_at_gpu
-#include "llmc/train/command.h"       // parse_command_line
-#include "llmc/train/doctor.h"        // doctor
-#include "llmc/train/omp_spin.h"      // sets GOMP_SPINCOUNT
-#include "llmc/trace/trace_report.h"  // launch_table, limits_text, predicted_chrome_trace
-#include "llmc/train/plan.h"          // plan_runs
-#include "llmc/train/results.h"       // append_result
-#include "llmc/train/session.h"       // Session
-#include "llmc/train/run_request.h"   // find_request
-#include "llmc/train/stop.h"          // catch_stop_signals, outlive_broken_pipes, outlive_file_limits
-#include "llmc/train/supervise.h"     // supervise, Supervised
-#include "llmc/train/tokens.h"        // planned_vocab_size
-#include "llmc/train/world.h"         // in_world
+#include "llmc/base/build_id.h"      // anvil_version, build_id
+#include "llmc/base/file.h"          // open_standard_files
+#include "llmc/base/host_cpus.h"     // let_threads_use_given_cores
+#include "llmc/comm/host.h"          // raise_file_limit
+#include "llmc/comm/topology.h"      // network_text
+#include "llmc/cpu/kernels.h"        // cpu_kernels
+#include "llmc/data/utf8.h"          // printable
+#include "llmc/commands/backend.h"   // open_backend
+#include "llmc/commands/backends.h"  // look_at_gpu
+#include "llmc/run/command.h"        // parse_command_line
+#include "llmc/commands/doctor.h"    // doctor
+#include "llmc/run/omp_spin.h"       // sets GOMP_SPINCOUNT
+#include "llmc/plan/trace_report.h"  // launch_table, limits_text, predicted_chrome_trace
+#include "llmc/plan/plan.h"          // plan_runs
+#include "llmc/run/results.h"        // append_result
+#include "llmc/train/session.h"      // Session
+#include "llmc/train/run_request.h"  // find_request
+#include "llmc/run/stop.h"           // catch_stop_signals, outlive_broken_pipes, outlive_file_limits
+#include "llmc/run/supervise.h"      // supervise, Supervised
+#include "llmc/train/tokens.h"       // planned_vocab_size
+#include "llmc/train/world.h"        // in_world
 
 namespace {
 

@@ -11,7 +11,7 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 	@set -e; for bench in $(BENCH); do $$bench; done
 
 # On the emulator: the benchmarks of ops with a kernel, and that of launches. None of them needs collectives.
-EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh))) \
+EMULATED_BENCH := $(patsubst %.cuh,$(E)/bench/%,$(notdir $(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh) $(BENCH:$(O)/bench/%=llmc/cuda/attention/%.cuh)))) \
   $(patsubst $(O)/bench/%,$(E)/bench/%,$(filter %/launches,$(BENCH)))
 $(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 	@mkdir -p $(@D)

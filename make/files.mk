@@ -4,21 +4,21 @@ O   := build/$(VARIANT)
 # Programs of the default variant are in the root folder, those of other variants in their build folder.
 BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
-CUDA_BACKENDS := $(patsubst %,llmc/train/%.cpp,cuda_backend cuda_backend_fp32 cuda_backend_bf16)
-NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_graph cuda/cuda_kernels cuda/cuda_profile cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
-  comm/cuda_comm comm/nccl_comm comm/nccl_absent) $(CUDA_BACKENDS))
-CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu))
+CUDA_BACKENDS := $(patsubst %,llmc/commands/%.cpp,cuda_backend cuda_backend_fp32 cuda_backend_bf16)
+NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_graph cuda/cuda_kernels cuda/cuda_profile cuda/cublaslt cuda/attention/cudnn_attention \
+  cuda/attention/cudnn_absent comm/gpu/cuda_comm comm/gpu/nccl_comm comm/gpu/nccl_absent) $(CUDA_BACKENDS))
+CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu llmc/cuda/attention/*.cu))
 # For each optional library one file uses it, and another reports that it is missing. LEFT_OUT has the one that is not compiled.
-LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention) comm/nccl_$(if $(IS_NCCL),absent,comm) \
-  $(if $(IS_MPI),comm/mpi_absent,comm/mpi_ranks comm/mpi_network) $(if $(IS_CUDA),train/cuda_backend_absent))
+LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/attention/cudnn_$(if $(IS_CUDNN),absent,attention) comm/gpu/nccl_$(if $(IS_NCCL),absent,comm) \
+  $(if $(IS_MPI),comm/launch/mpi_absent,comm/launch/mpi_ranks comm/launch/mpi_network) $(if $(IS_CUDA),commands/cuda_backend_absent))
 # The CPU's kernels, once per level.
 KERNELS  := $(LEVELS:%=$(O)/%/llmc/cpu/kernels.cpp.o)
-ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \
+ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp llmc/*/*/*.cpp))) \
   $(if $(IS_CUDA),$(NVIDIA) $(CUDA_KERNELS)))) $(KERNELS)
 # HOT: code that works on every byte, token or value. It is optimized, which takes a third more compile time. COLD is the rest. It is
 # linked last, because the linker keeps the first copy of an inline function.
 HOT  := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,hash json) \
-  $(addprefix comm/,host_barrier host_comm host_exchange shared_buffers shared_memory) \
+  $(addprefix comm/host/,host_barrier host_comm host_exchange shared_buffers shared_memory) \
   $(addprefix data/,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
   $(addprefix interop/,gguf llmc_model stored_model tensor_files) io/checkpoint $(addprefix optim/,matrix_buckets sharding sharding_plan) cuda/%)
 COLD := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
@@ -28,23 +28,23 @@ COLD := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
 # that some program links without the rest.
 JOIN ?= $(if $(CCACHE),,1)
 COLD_FILES := $(COLD)
-JOINABLE := $(filter-out $(KERNELS) $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id base/flags% base/hash base/json base/processor comm/cuda_comm comm/mpi_% \
-  comm/nccl_% interop/export io/safetensors trace/gpu_model train/cpu_backend_% train/cuda_backend% train/traced_step),$(ENGINE))
+JOINABLE := $(filter-out $(KERNELS) $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id base/flags% base/hash base/json base/processor comm/gpu/cuda_comm \
+  comm/gpu/nccl_% comm/launch/mpi_% interop/export io/safetensors plan/gpu_model commands/cpu_backend_% commands/cuda_backend% plan/traced_step),$(ENGINE))
 # $(call neighbors,GROUP,hot or cold): the objects that are joined in a group like io or io+model, which names its folders
 neighbors  = $(filter $(patsubst %,$(O)/llmc/%/%,$(subst +, ,$(1))),$(filter $(if $(filter hot,$(2)),$(HOT),$(COLD_FILES)),$(JOINABLE)))
 # $(call joined_of,GROUPS,hot or cold): the joined objects; `replaced` has those that they replace
 joined_of  = $(patsubst %,$(O)/llmc/%/joined_$(2).cpp.o,$(1))
 replaced   = $(foreach g,$(1),$(call neighbors,$(g),$(2)))
 HOT_GROUPS  := $(if $(JOIN),comm data interop optim)
-COLD_GROUPS := $(if $(JOIN),base comm data+interop io+model optim trace train)
+COLD_GROUPS := $(if $(JOIN),base comm data+interop io+model optim plan run+checkpoint+train+commands)
 # The trainer's CPU backends in both types share their headers and all code that does not depend on the type. So do those of the
 # emulated GPU (EMULATED_BACKENDS).
-CPU_BACKENDS := $(if $(JOIN),$(patsubst %,llmc/train/cpu_backend_%.cpp,fp32 bf16))
+CPU_BACKENDS := $(if $(JOIN),$(patsubst %,llmc/commands/cpu_backend_%.cpp,fp32 bf16))
 COLD     := $(filter-out $(CPU_BACKENDS:%=$(O)/%.o) $(call replaced,$(COLD_GROUPS),cold),$(COLD)) $(call joined_of,$(COLD_GROUPS),cold) \
-  $(if $(JOIN),$(O)/llmc/train/joined_cpu_backends.cpp.o)
+  $(if $(JOIN),$(O)/llmc/commands/joined_cpu_backends.cpp.o)
 ENGINE   := $(filter-out $(call replaced,$(HOT_GROUPS),hot) $(COLD_FILES),$(ENGINE)) $(call joined_of,$(HOT_GROUPS),hot) $(COLD)
 # The files that take longest are compiled first, so that no core waits for them at the end.
-LONGEST  := $(KERNELS) $(filter $(O)/llmc/train/% $(O)/llmc/data%,$(ENGINE))
+LONGEST  := $(KERNELS) $(filter $(O)/llmc/run% $(O)/llmc/commands/% $(O)/llmc/plan/% $(O)/llmc/data%,$(ENGINE))
 # With OP=layernorm only the test files of that name are built. If there are none, all are built and run with OP as their tag.
 OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu)))
@@ -55,8 +55,8 @@ RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|host_runs|golden'
 ifneq ($(KERNELS_ONLY),)
   TEST_FILES := $(filter %.cu test/base/% test/cpu/% test/model/% test/optim/%,$(TEST_FILES))
   TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)) \
-    $(shell grep -l '"llmc/train/' $(filter %.cpp,$(TEST_FILES))),$(TEST_FILES))
-  ENGINE     := $(filter-out $(addprefix $(O)/llmc/,data/% data+interop/% interop/% train/%),$(ENGINE))
+    $(shell grep -lE '"llmc/(run|checkpoint|train|commands)/' $(filter %.cpp,$(TEST_FILES))),$(TEST_FILES))
+  ENGINE     := $(filter-out $(addprefix $(O)/llmc/,data/% data+interop/% interop/% run% checkpoint/% train/% commands/% plan/%),$(ENGINE))
 endif
 # An op's own tests and benchmark include its headers. They need neither the trainer and its flags nor the table of CPU kernels, which
 # is compiled once per level, unless they set its tile kernel. That takes a sixth of the compile time; `make test` without OP tests the
@@ -80,13 +80,13 @@ TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 E := $(O)/emulated$(if $(RACE),-race)
 # The table of all kernels, which an op's own tests do not need.
 EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))
-NEEDED_KERNELS = $(if $(shell grep -lE '"(llmc/cuda/cuda_kernels|llmc/comm/local_cuda|test/models)\.h"' $(CUDA_FILES)),$(EMULATED_KERNELS))
-EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_graph.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
+NEEDED_KERNELS = $(if $(shell grep -lE '"(llmc/cuda/cuda_kernels|llmc/comm/gpu/local_cuda|test/models)\.h"' $(CUDA_FILES)),$(EMULATED_KERNELS))
+EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_graph.cpp llmc/cuda/cuda_profile.cpp llmc/comm/gpu/cuda_comm.cpp llmc/comm/gpu/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 # An op's own tests and benchmarks need no collectives. Tests with collectives but without the table need the kernel sum_ranks.
 NO_COLLECTIVES := $(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED))
 TEST_EMULATED  = $(if $(NEED_ENGINE),$(EMULATED) $(if $(NEEDED_KERNELS),,$(E)/llmc/cuda/sum_ranks.cu.o),$(NO_COLLECTIVES))
-EMULATED_BACKENDS := $(if $(JOIN),$(E)/llmc/train/joined_cuda_backends.cpp.o,$(CUDA_BACKENDS:%=$(E)/%.o))
+EMULATED_BACKENDS := $(if $(JOIN),$(E)/llmc/commands/joined_cuda_backends.cpp.o,$(CUDA_BACKENDS:%=$(E)/%.o))
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),$(if $(JOIN),4,8),cuda.cu) \
   $(if $(shell grep -l '"test/models.h"' /dev/null $(CUDA_FILES)),$(E)/test/models.cu.o)

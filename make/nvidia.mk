@@ -67,15 +67,15 @@ run-cudnn-plans: $(O)/cudnn-plans $(O)/no_driver/libcuda.so.1
 	@LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} $< $(TEST_ARGS)
 
 # The test implements cuBLASLt and the CUDA runtime itself, so none of NVIDIA's libraries are linked.
-$(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cuda/cublaslt_calls llmc/cuda/cublaslt llmc/cuda/cudnn_absent llmc/cuda/matmul_cache llmc/base/file llmc/base/hash test/main)
+$(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cuda/cublaslt_calls llmc/cuda/cublaslt llmc/cuda/attention/cudnn_absent llmc/cuda/matmul_cache llmc/base/file llmc/base/hash test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib)) $(CATCH2_LIBS)
 
-$(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/comm/nccl_calls llmc/comm/nccl_comm llmc/comm/cuda_comm llmc/comm/watchdog llmc/cuda/cudnn_absent llmc/base/file llmc/base/hash test/main)
+$(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/comm/nccl_calls llmc/comm/gpu/nccl_comm llmc/comm/gpu/cuda_comm llmc/comm/watchdog llmc/cuda/attention/cudnn_absent llmc/base/file llmc/base/hash test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-$(O)/cudnn-plans: $(patsubst %,$(O)/%.cpp.o,test/cuda/cudnn_plans $(addprefix llmc/cuda/,cudnn_attention cuda_device cuda_profile cublaslt matmul_cache) $(addprefix llmc/base/,file hash json profile) test/main)
+$(O)/cudnn-plans: $(patsubst %,$(O)/%.cpp.o,test/cuda/cudnn_plans $(addprefix llmc/cuda/,attention/cudnn_attention cuda_device cuda_profile cublaslt matmul_cache) $(addprefix llmc/base/,file hash json profile) test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 

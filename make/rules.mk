@@ -78,7 +78,7 @@ $(E)/%.cu.o: $(E)/%.cu $(O)/flags | headers
 	$(compile_emulated)
 
 # Precompiled headers require equal flags, so they are not used for kernels of a level, for tests and for unoptimized files.
-WITH_HEADERS := $(filter-out $(KERNELS) $(O)/llmc/base/processor.cpp.o $(O)/llmc/train/traced_step.cpp.o $(if $(IS_CUDA),%.cu.o),\
+WITH_HEADERS := $(filter-out $(KERNELS) $(O)/llmc/base/processor.cpp.o $(O)/llmc/plan/traced_step.cpp.o $(if $(IS_CUDA),%.cu.o),\
   $(filter $(O)/llmc/%,$(ENGINE)) $(patsubst %,$(O)/%.o,train_gpt.cu data/tokenize.cpp))
 $(WITH_HEADERS): private HEADERS = $(call parsed,$(O))
 $(WITH_HEADERS): $(call parsed_first,$(O))
@@ -113,9 +113,9 @@ $(O)/llmc/%/joined_hot.cpp: $(O)/neighbors
 	$(call write_includes,$(patsubst $(O)/%.o,%,$(call neighbors,$*,hot)))
 $(O)/llmc/%/joined_cold.cpp: $(O)/neighbors
 	$(call write_includes,$(patsubst $(O)/%.o,%,$(call neighbors,$*,cold)))
-$(O)/llmc/train/joined_cpu_backends.cpp: $(O)/neighbors
+$(O)/llmc/commands/joined_cpu_backends.cpp: $(O)/neighbors
 	$(call write_includes,$(CPU_BACKENDS))
-$(E)/llmc/train/joined_cuda_backends.cpp: $(O)/neighbors
+$(E)/llmc/commands/joined_cuda_backends.cpp: $(O)/neighbors
 	$(call write_includes,$(CUDA_BACKENDS))
 
 # Tests run once or twice, so most of their time is compilation. With -O1 it takes three fifths of the time, and the emulator is hardly
@@ -134,7 +134,7 @@ $(EMULATED_TESTS): private override OPT := $(EMULATED_OPT) $(TRUSTED)
 COLD_OPT ?= $(TEST_OPT)
 $(COLD) $(EMULATED_BACKENDS) $(O)/data/tokenize.cpp.o: private override OPT := $(COLD_OPT) $(TRUSTED)
 # Optimized, too: `plan` simulates a step for each GPU and number of ranks.
-$(filter $(O)/llmc/trace/% $(if $(IS_CUDA),$(O)/llmc/train/cuda_backend%),$(COLD)): private override OPT := $(LIGHT) $(TRUSTED)
+$(filter $(O)/llmc/plan/% $(if $(IS_CUDA),$(O)/llmc/commands/cuda_backend%),$(COLD)): private override OPT := $(LIGHT) $(TRUSTED)
 
 # A tenth of the time of emulated tests is spent in the emulator itself, which compiles in seconds.
 EMULATOR_OPT ?= -O3
@@ -147,23 +147,23 @@ $(O)/test/main.cpp.o: private override DEBUG_INFO :=
 # -I for nccl.h: the header that belongs to the library must precede one that the toolkit may have. Only these files include nccl.h
 # and mpi.h, so only they are compiled again when another version is found.
 NCCL_FLAGS = $(if $(IS_NCCL),-I$(NCCL_DIR))
-$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: private CPPFLAGS += $(NCCL_FLAGS)
-$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: $(O)/nccl_flags
-MPI_FILES = $(patsubst %,$(O)/%.o,$(wildcard llmc/comm/mpi_*.cpp))
+$(O)/llmc/comm/gpu/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: private CPPFLAGS += $(NCCL_FLAGS)
+$(O)/llmc/comm/gpu/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: $(O)/nccl_flags
+MPI_FILES = $(patsubst %,$(O)/%.o,$(wildcard llmc/comm/launch/mpi_*.cpp))
 $(MPI_FILES): private CPPFLAGS += $(MPI_FLAGS)
 $(MPI_FILES): $(O)/mpi_flags
 
-# The traced step: launchers compiled again, for a runtime that records launches (llmc/trace/include). It runs once, for `plan`, and is
+# The traced step: launchers compiled again, for a runtime that records launches (llmc/plan/include). It runs once, for `plan`, and is
 # not optimized.
-TRACED := $(O)/llmc/train/traced_step.cpp.o
-$(TRACED): private override CPPFLAGS := -Illmc/trace/include $(CPPFLAGS)
+TRACED := $(O)/llmc/plan/traced_step.cpp.o
+$(TRACED): private override CPPFLAGS := -Illmc/plan/include $(CPPFLAGS)
 $(TRACED): private override OPT := -O0 -fno-strict-aliasing -Wno-unknown-pragmas
 # The register counts of all kernels, for the model of a GPU.
 $(O)/generated/registers.inc: doc/results/registers.txt
 	@mkdir -p $(@D)
 	@sed -nE 's/^(.*_kernel<.*>) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+)$$/{"\1", {\2, \3}, {\4, \5}, {\6, \7}},/p' $< > $@
-$(O)/llmc/trace/gpu_model.cpp.o: private override CPPFLAGS += -I$(O)/generated
-$(O)/llmc/trace/gpu_model.cpp.o: $(O)/generated/registers.inc
+$(O)/llmc/plan/gpu_model.cpp.o: private override CPPFLAGS += -I$(O)/generated
+$(O)/llmc/plan/gpu_model.cpp.o: $(O)/generated/registers.inc
 # The Python file that an export includes for transformers, as a C++ string.
 $(O)/generated/modeling_anvil.inc: python/anvil/modeling_anvil.py
 	@mkdir -p $(@D)

@@ -63,7 +63,7 @@ run-fuzz: $(FUZZED:%=$(O)/fuzz/%)
 	  $(O)/fuzz/$$name -max_total_time=$(SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_funcs=0 -print_final_stats=1 \
 	    -artifact_prefix=$(O)/fuzz/found/$$name- $(O)/fuzz/found/$$name test/fuzz/corpus/$$name; done
 
-$(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(filter-out $(patsubst %,$(O)/llmc/%/%.o,comm optim train),$(ENGINE))
+$(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(filter-out $(addprefix $(O)/llmc/,comm/% optim/% run% checkpoint/% train/% commands/% plan/%),$(ENGINE))
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) -fsanitize=fuzzer $^ -o $@ $(LDFLAGS)

@@ -22,5 +22,5 @@ headers:
 	  or put them in $(DEPS_DIR)/include))@:
 
 # Waiting threads spin briefly, then sleep. libgomp's default is to spin longer, which is no faster on an idle machine and many times
-# slower on a busy one. train_gpt sets this itself (llmc/train/omp_spin.h).
+# slower on a busy one. train_gpt sets this itself (llmc/run/omp_spin.h).
 export GOMP_SPINCOUNT ?= 1000

@@ -176,7 +176,7 @@ def main():
     said = subprocess.run([options.nvcc, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"V([\d.]+)", said)[1]
 
-    headers = sorted((ROOT / "llmc/cuda").glob("*.cuh"))
+    headers = sorted((ROOT / "llmc/cuda").rglob("*.cuh"))
     declared = {name for header in headers for name in KERNEL.findall(header.read_text(encoding="utf-8"))}
     problems, costs = [], {}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.j) as pool:

@@ -6,7 +6,7 @@
 - An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h. It has entries in the table of llmc/cpu/kernels.cpp,
   where a missing one would be a null pointer, and in that of llmc/cuda/X.cu. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
   benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test test/cuda/X_cuda_test.cu. Other files llmc/cuda/*.cuh
-  are listed here: they are parts of several ops or of a large one.
+  are listed here: they are parts of several ops or of a large one. Attention's are in llmc/cuda/attention/.
 - A test is in the folder of its subject: X_test.cpp in test/F/ if llmc/F has an X (an op's in test/cpu/, its kernels' in
   test/cuda/). Other tests are in test/F/ for a folder F of llmc/, for scripts/ or dev/.
 - A file name identifies a file: it occurs in one folder only. Mirrored files differ in their ending or in `_test`, except for
@@ -38,6 +38,13 @@ FOREIGN = re.compile(
 MAY_INCLUDE = {"test/testing.h": "catch2/", "llmc/base/json.h": "nlohmann/"}
 
 
+def in_cuda(root, place):
+    """The path of a file of llmc/cuda/, which may be in llmc/cuda/attention/; that of any other file."""
+    path = root / place
+    attention = path.parent / "attention" / path.name
+    return attention if attention.is_file() else path
+
+
 def missing_mirrors(root):
     for op in sorted((root / "llmc/ops").glob("*.h")):
         if op.stem not in {"ops", "op_cost", "write"} and not (root / f"llmc/cpu/{op.name}").is_file():
@@ -46,11 +53,11 @@ def missing_mirrors(root):
         if op.stem in TOOLS:
             continue
         for place in ("test/cpu/X_test.cpp", "dev/bench/X.cu", "llmc/cuda/X.cuh", "test/cuda/X_cuda_test.cu"):
-            if not (root / place.replace("X", op.stem)).is_file():
+            if not in_cuda(root, place.replace("X", op.stem)).is_file():
                 yield f"llmc/cpu/{op.name}: the op has no {place.replace('X', op.stem)}"
-    for kernels in sorted((root / "llmc/cuda").glob("*.cuh")):
+    for kernels in sorted((root / "llmc/cuda").rglob("*.cuh")):
         if kernels.stem not in CUDA_PARTS and not (root / f"llmc/cpu/{kernels.stem}.h").is_file():
-            yield f"llmc/cuda/{kernels.name}: neither an op, llmc/cpu/{kernels.stem}.h, nor in CUDA_PARTS here"
+            yield f"{kernels.relative_to(root)}: neither an op, llmc/cpu/{kernels.stem}.h, nor in CUDA_PARTS here"
 
 
 def missing_entries(root):
@@ -58,7 +65,7 @@ def missing_entries(root):
     on_cpu = set(re.findall(r"^ *o\.(\w+) = ", (root / tables).read_text(encoding="utf-8"), re.MULTILINE))
     for op in sorted((root / "llmc/ops").glob("*.h")):
         entries = ENTRY.findall(op.read_text(encoding="utf-8"))
-        table = root / f"llmc/cuda/{op.stem}.cu"
+        table = in_cuda(root, f"llmc/cuda/{op.stem}.cu")
         on_gpu = set(re.findall(r"\.(\w+) = ", table.read_text(encoding="utf-8"))) if table.is_file() else set()
         for entry in entries:
             if entry not in on_cpu:
@@ -75,7 +82,7 @@ def misplaced_tests(root):
             yield f"{name}: expected in test/F/, where F is one of {', '.join(sorted(rooms))}"
             continue
         subject = re.sub(r"(_cuda)?_test$", "", test.stem)
-        homes = {path.parent.name for path in (root / "llmc").glob(f"*/{subject}.*")} - {"ops"}
+        homes = {path.relative_to(root / "llmc").parts[0] for path in (root / "llmc").rglob(f"{subject}.*")} - {"ops"}
         if homes and where not in homes:
             yield f"{name}: its subject is in llmc/{' and llmc/'.join(sorted(homes))}: expected in test/ of that name"
 
@@ -94,8 +101,9 @@ def repeated_names(root):
         if sorted(paths) in (
             [f"llmc/cpu/{name}", f"llmc/ops/{name}"],
             [f"dev/bench/{name}", f"llmc/cuda/{name}"],
+            [f"dev/bench/{name}", f"llmc/cuda/attention/{name}"],
             # Two replacements for the toolkit's headers, which are included as <name>.
-            [f"dev/emulator/include/{name}", f"llmc/trace/include/{name}"],
+            [f"dev/emulator/include/{name}", f"llmc/plan/include/{name}"],
         ):
             continue
         if len(paths) > 1:

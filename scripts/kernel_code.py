@@ -93,10 +93,10 @@ def faults(kernel, code):
 ASSUMED = r"""
 #include <cstdio>
 #include "llmc/cuda/adamw.cuh"
-#include "llmc/cuda/attention_decode.cuh"
+#include "llmc/cuda/attention/attention_decode.cuh"
 #include "llmc/cuda/cross_entropy.cuh"
-#include "llmc/cuda/flash_attention_backward.cuh"
-#include "llmc/cuda/flash_attention_forward.cuh"
+#include "llmc/cuda/attention/flash_attention_backward.cuh"
+#include "llmc/cuda/attention/flash_attention_forward.cuh"
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/quantize.cuh"

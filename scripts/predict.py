@@ -194,7 +194,7 @@ def beside_measurements(gpu):
     return {
         "source": "train_gpt plan",
         "gpu": f"NVIDIA {gpu}",
-        "assumed": "what llmc/trace/gpus.h and gpu_model.h say",
+        "assumed": "what llmc/plan/gpus.h and gpu_model.h say",
         "runs": runs,
         "micro_step": parts,
     }

@@ -20,10 +20,10 @@ Tests that run as ranks are tagged [.rank], which hides them from a normal run. 
 #include <functional>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"      // ensure
-#include "llmc/base/file.h"       // read_file
-#include "llmc/comm/mpi_ranks.h"  // mpi_is_built_in
-#include "test/testing.h"         // run, this_test, Finished, ScratchFolder
+#include "llmc/base/check.h"             // ensure
+#include "llmc/base/file.h"              // read_file
+#include "llmc/comm/launch/mpi_ranks.h"  // mpi_is_built_in
+#include "test/testing.h"                // run, this_test, Finished, ScratchFolder
 
 // Like train_gpt, a process prints an Error and ends with its exit code. Catch2's checks have no effect inside `body`:
 // throw instead.

@@ -3,8 +3,8 @@
 // head.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
-#include "llmc/cuda/attention.cuh"
-#include "llmc/cuda/cudnn_attention.h"
+#include "llmc/cuda/attention/attention.cuh"
+#include "llmc/cuda/attention/cudnn_attention.h"
 #else
 #include "llmc/cpu/attention.h"
 #endif

@@ -2,7 +2,7 @@
 // storing a prompt's keys and values in the cache.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
-#include "llmc/cuda/attention_decode.cuh"
+#include "llmc/cuda/attention/attention_decode.cuh"
 #else
 #include "llmc/cpu/attention_decode.h"
 #endif

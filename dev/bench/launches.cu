@@ -1,6 +1,6 @@
 /*
 What a launch costs apart from its work, which the model of a step assumes unless `plan --calibrate` has these rows
-(llmc/trace/calibration.h). All but the first are enqueued after copies that keep the GPU busy until the last launch is
+(llmc/plan/calibration.h). All but the first are enqueued after copies that keep the GPU busy until the last launch is
 in the queue, so that the GPU never waits for the host. Figures are per launch.
 
 one alone        a kernel of one warp and one store between two events. It and the events' own time are in every row of

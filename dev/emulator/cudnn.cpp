@@ -1,11 +1,11 @@
 // cudnn_attention.h on the emulated GPU. With ANVIL_EMULATOR_CUDNN=1, a cuDNN that refuses what the real one refuses on
 // Hopper, counts plans in the same way, and computes with the CPU's attention. Otherwise there is no cuDNN.
-#include "llmc/cuda/cudnn_attention.h"
+#include "llmc/cuda/attention/cudnn_attention.h"
 #include <cstdlib>
 #include "dev/emulator/emulator.h"
 #include "llmc/cpu/attention.h"
-#include "llmc/cuda/attention_plans.h"  // AttentionPlans
-#include "llmc/cuda/cuda_device.h"      // Cuda
+#include "llmc/cuda/attention/attention_plans.h"  // AttentionPlans
+#include "llmc/cuda/cuda_device.h"                // Cuda
 
 namespace emulator {
 void submit(cudaStream_t stream, std::function<void()> work);

@@ -26,8 +26,8 @@ Kernels do not know of the emulator: they include <cuda_runtime.h>, which is fou
 #include <functional>
 #include <string>
 #include <vector>
-#include "dev/emulator/sanitizers.h"           // ANVIL_ASAN
-#include "llmc/trace/include/runtime_types.h"  // dim3, uint3
+#include "dev/emulator/sanitizers.h"          // ANVIL_ASAN
+#include "llmc/plan/include/runtime_types.h"  // dim3, uint3
 
 namespace emulator {
 

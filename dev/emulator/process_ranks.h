@@ -12,7 +12,7 @@ A rank waits forever for one that does not come, as in NCCL. The rank watch ends
 #include <cstddef>
 #include <string>
 #include <vector>
-#include "llmc/comm/shared_memory.h"
+#include "llmc/comm/host/shared_memory.h"
 
 namespace emulator {
 

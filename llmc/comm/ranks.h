@@ -10,7 +10,7 @@ buffers are moved by the data plane, Comm (comm.h).
   ranks.ask_first(record, judge)                rank 0 computes an answer from all records; all ranks receive it
   ranks.barrier()                               waits for all
   ranks.watchdog()                              for code that waits for other ranks in another way (watchdog.h)
-  ranks.send_piece(0, bytes)                    file contents, independent of the records (llmc/train/parts.h)
+  ranks.send_piece(0, bytes)                    file contents, independent of the records (llmc/checkpoint/parts.h)
   ranks.connect_hosts({0, 4})                   the network over which CPU ranks of several hosts exchange buffers
 
 The cost of an all_gather of different records grows with the square of the number of ranks: 1024 ranks with 4 KB each

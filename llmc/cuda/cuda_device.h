@@ -17,11 +17,11 @@ With dev/emulator/ the same code runs on the CPU, linked to an emulated CUDA run
 #include <optional>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"            // Error
-#include "llmc/base/head_rows.h"        // gpu_head_rows
-#include "llmc/base/op_scope.h"         // OpScope
-#include "llmc/cuda/attention_plans.h"  // AttentionKey
-#include "llmc/ops/op_cost.h"           // elements_cost
+#include "llmc/base/check.h"                      // Error
+#include "llmc/base/head_rows.h"                  // gpu_head_rows
+#include "llmc/base/op_scope.h"                   // OpScope
+#include "llmc/cuda/attention/attention_plans.h"  // AttentionKey
+#include "llmc/ops/op_cost.h"                     // elements_cost
 
 inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor cores, cp.async
 

@@ -34,7 +34,7 @@ private:
         int track;
     };
     Cuda& cuda_;
-    const cudaStream_t stream_;  // the device's; collectives have another one (llmc/comm/cuda_comm.h)
+    const cudaStream_t stream_;  // the device's; collectives have another one (llmc/comm/gpu/cuda_comm.h)
     std::vector<Moment> moments_;
     int64_t base_ = 0;
     struct Last {

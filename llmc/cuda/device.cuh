@@ -1,7 +1,7 @@
 /*
 What every kernel is written with, and the only file with PTX but for hopper.cuh. Two compilers read the kernels: nvcc,
 for which the wrappers below are instructions, and g++, for which dev/emulator/include/device_wrappers.h implements the
-same operations in C++ (and llmc/trace/include/device_wrappers.h records each launch and runs none).
+same operations in C++ (and llmc/plan/include/device_wrappers.h records each launch and runs none).
 test/cuda/conformance_cuda_test.cu checks each wrapper against its definition, on both.
 
   template <class T>

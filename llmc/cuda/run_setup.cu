@@ -1,6 +1,6 @@
 // What a run calls before it starts: see cuda_kernels.h.
 #include <algorithm>
-#include "llmc/cuda/attention.cuh"
+#include "llmc/cuda/attention/attention.cuh"
 #include "llmc/cuda/cast.cuh"
 #include "llmc/cuda/cuda_kernels.h"
 #include "llmc/cuda/gelu.cuh"

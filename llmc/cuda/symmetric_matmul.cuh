@@ -15,13 +15,13 @@ Accuracy  a sum of `terms` products in any order, then 1 rounding (test/cuda/sym
 Requires  R (for Gram::rows) and K multiples of 16 bytes, pointers 16-byte aligned, out apart from X and addend
 */
 #pragma once
-#include "llmc/base/check.h"         // require
-#include "llmc/cuda/cublaslt.h"      // CublasLt
-#include "llmc/cuda/device.cuh"      // launch
-#include "llmc/cuda/flash_tile.cuh"  // FlashTile, multiply_by_rows, for_elements
-#include "llmc/cuda/matmul.cuh"      // kDType
-#include "llmc/ops/newton_schulz.h"  // Gram
-#include "llmc/ops/op_cost.h"        // OpCost
+#include "llmc/base/check.h"                   // require
+#include "llmc/cuda/cublaslt.h"                // CublasLt
+#include "llmc/cuda/device.cuh"                // launch
+#include "llmc/cuda/attention/flash_tile.cuh"  // FlashTile, multiply_by_rows, for_elements
+#include "llmc/cuda/matmul.cuh"                // kDType
+#include "llmc/ops/newton_schulz.h"            // Gram
+#include "llmc/ops/op_cost.h"                  // OpCost
 
 inline constexpr int kSymmetricTile = 128, kSymmetricDepth = 64;
 inline constexpr int kSymmetricElements = kSymmetricTile * kSymmetricDepth;  // of one operand, in shared memory

@@ -20,7 +20,7 @@ which nothing reads and which is removed after the next save. Until then the nex
   prune(out_dir, keep, step);                something is left. The checkpoint is saved all the same
 
 Several ranks that share OUT write together: one rank has the CheckpointWriter. Once that exists, each other rank has a
-CheckpointPart, whose records it sends to the first before the commit (llmc/train/saving.h).
+CheckpointPart, whose records it sends to the first before the commit (llmc/checkpoint/saving.h).
 
   CheckpointPart part(out_dir, name);         the writer's name()
   part.add_tensors("optimizer_00001_of_00002.safetensors", tensors);

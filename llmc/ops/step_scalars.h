@@ -14,7 +14,7 @@ The sums and decisions of a training step, computed in device memory:
 struct StepSums {
     ExactSum loss;            // of the targets that count, divided by the step's tokens
     ExactSum squares;         // of the gradient, before clipping
-    ExactSum part_squares;    // of the gradients of parts of the step (llmc/train/noise_scale.h)
+    ExactSum part_squares;    // of the gradients of parts of the step (llmc/run/noise_scale.h)
     uint64_t targets = 0;     // the number that count: those not below 0
     uint64_t elapsed_us = 0;  // training time before this step, as measured by rank 0
     uint64_t saturated = 0;   // elements beyond the range of their delayed FP8 scale (quantize.h)

@@ -17,7 +17,7 @@ numbers. A recipe (recipe.h) consists of these and of schedules.
 struct GroupRule {
     double learning_rate = 1;  // at the peak of the schedule
     double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-    // Which of them are scaled (llmc/train/scaling.h): the rate by batch size and by width, the decay by run length.
+    // Which of them are scaled (llmc/run/scaling.h): the rate by batch size and by width, the decay by run length.
     bool by_batch = true, by_width = false, decay_by_length = true;
     std::string name = "adamw";  // of the rule
 };

@@ -1,7 +1,7 @@
 /*
 Recipes: the update rule and hyperparameters of each group of parameters, and their schedules over a run. A recipe is
 data, one row per group. Flags change some of it (RunFlags::chosen_recipe), and some of it is scaled by batch size,
-width and run length (llmc/train/scaling.h).
+width and run length (llmc/run/scaling.h).
 
   const Recipe recipe = find_recipe("nanochat");
   Optimizer<Device> optimizer(device, list, plan, rank, recipe.rules);

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <set>
 #include <vector>
-#include "llmc/cuda/attention_plans.h"  // AttentionKey, key_of
-#include "llmc/model/shape.h"           // GptShape
-#include "llmc/ops/attention.h"         // AttentionShape
+#include "llmc/cuda/attention/attention_plans.h"  // AttentionKey, key_of
+#include "llmc/model/shape.h"                     // GptShape
+#include "llmc/ops/attention.h"                   // AttentionShape
 
 // The shapes of a step's batches: each distinct window of the model once.
 inline std::vector<AttentionShape> attention_shapes(const GptShape& s, int64_t B, int64_t seq_len, bool documents) {

@@ -15,11 +15,11 @@ steps.
 #include <string>
 #include <type_traits>
 #include <vector>
-#include "llmc/comm/islands.h"       // IslandLink, IslandPlace
-#include "llmc/model/gpt.h"          // Gpt
-#include "llmc/optim/optimizer.h"    // Optimizer
-#include "llmc/optim/outer_state.h"  // OuterState, OuterConfig
-#include "llmc/train/world.h"        // World
+#include "llmc/comm/launch/islands.h"  // IslandLink, IslandPlace
+#include "llmc/model/gpt.h"            // Gpt
+#include "llmc/optim/optimizer.h"      // Optimizer
+#include "llmc/optim/outer_state.h"    // OuterState, OuterConfig
+#include "llmc/train/world.h"          // World
 
 template <class Device, class T>
 class OuterOptimizer {

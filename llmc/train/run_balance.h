@@ -20,14 +20,14 @@ Each rank's share of a run's steps (shares.h) over time: adjusted by --balance a
 #include <sstream>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"        // require, ensure
-#include "llmc/comm/ranks.h"        // Ranks, on_first_rank, share_errors
-#include "llmc/data/loader.h"       // DataLoader
-#include "llmc/train/log.h"         // RunLog
-#include "llmc/train/run_config.h"  // RunConfig
-#include "llmc/train/shares.h"      // Shares, Balancer, divisions_in
-#include "llmc/train/step.h"        // Stepper
-#include "llmc/train/world.h"       // World
+#include "llmc/base/check.h"      // require, ensure
+#include "llmc/comm/ranks.h"      // Ranks, on_first_rank, share_errors
+#include "llmc/data/loader.h"     // DataLoader
+#include "llmc/run/log.h"         // RunLog
+#include "llmc/run/run_config.h"  // RunConfig
+#include "llmc/run/shares.h"      // Shares, Balancer, divisions_in
+#include "llmc/train/step.h"      // Stepper
+#include "llmc/train/world.h"     // World
 
 template <class Device, class T>
 class RunBalance {

@@ -5,12 +5,12 @@
 #include <optional>
 #include <string>
 #include <vector>
-#include "llmc/data/loader.h"       // DataLoader
-#include "llmc/data/token_scan.h"   // TokenScan
-#include "llmc/eval/task_file.h"    // TaskFile
-#include "llmc/train/run_config.h"  // RunConfig
-#include "llmc/train/tokens.h"      // KnownTokenizer
-#include "llmc/train/world.h"       // World
+#include "llmc/data/loader.h"      // DataLoader
+#include "llmc/data/token_scan.h"  // TokenScan
+#include "llmc/eval/task_file.h"   // TaskFile
+#include "llmc/run/run_config.h"   // RunConfig
+#include "llmc/train/tokens.h"     // KnownTokenizer
+#include "llmc/train/world.h"      // World
 
 struct RunInputs {
     std::optional<DataLoader> train, val;  // `train` is empty with the command `eval`

@@ -12,7 +12,7 @@ weights: a checkpoint, another model, or none.
 #include "llmc/interop/stored_model.h"  // StoredModel
 #include "llmc/io/checkpoint.h"         // FoundCheckpoint
 #include "llmc/model/shape.h"           // GptShape
-#include "llmc/train/command.h"         // CommandLine
+#include "llmc/run/command.h"           // CommandLine
 
 struct RunRequest {
     RunFlags flags;

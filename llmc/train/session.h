@@ -15,9 +15,9 @@ and a model is evaluated and saved only between steps.
 #pragma once
 #include <cstdint>
 #include <string>
-#include "llmc/base/check.h"        // Error
-#include "llmc/train/run_config.h"  // RunConfig
-#include "llmc/train/summary.h"     // RunSummary
+#include "llmc/base/check.h"      // Error
+#include "llmc/run/run_config.h"  // RunConfig
+#include "llmc/run/summary.h"     // RunSummary
 
 class Session {
 public:

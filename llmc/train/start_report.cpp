@@ -12,7 +12,7 @@
 #include "llmc/data/utf8.h"          // printable
 #include "llmc/optim/outer_state.h"  // OuterState
 #include "llmc/optim/schedule.h"     // learning_rate
-#include "llmc/train/step_config.h"  // why_no_graph
+#include "llmc/run/step_config.h"    // why_no_graph
 
 RunFacts StartReport::facts() const {
     RunFlags flags = config.flags;  // a copy, because fields() gives mutable access

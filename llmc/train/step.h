@@ -53,7 +53,7 @@ gradient buffers.
 #include "llmc/ops/step_scalars.h"       // StepScalars
 #include "llmc/optim/gradient_layout.h"  // GradientLayout
 #include "llmc/optim/optimizer.h"        // Optimizer, Rates
-#include "llmc/train/step_config.h"      // StepConfig, StepResult
+#include "llmc/run/step_config.h"        // StepConfig, StepResult
 
 template <class Device, class T = float>
 class Stepper {

@@ -20,12 +20,12 @@ begins earlier.
 #include <memory>
 #include <string>
 #include <type_traits>
-#include "llmc/base/check.h"       // require
-#include "llmc/base/file.h"        // FileWriter, write_file_atomically
-#include "llmc/base/profile.h"     // HostProfile, chrome_trace, profile_table
-#include "llmc/train/run_flags.h"  // RunFlags
-#include "llmc/train/devices.h"    // describe, make_profile, measure_peaks
-#include "llmc/train/world.h"      // World
+#include "llmc/base/check.h"     // require
+#include "llmc/base/file.h"      // FileWriter, write_file_atomically
+#include "llmc/base/profile.h"   // HostProfile, chrome_trace, profile_table
+#include "llmc/run/run_flags.h"  // RunFlags
+#include "llmc/train/devices.h"  // describe, make_profile, measure_peaks
+#include "llmc/train/world.h"    // World
 
 template <class Device, class T>
 class StepProfiler {

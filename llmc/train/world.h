@@ -11,19 +11,19 @@ The ranks that train together. They exchange gradients over a Comm (make_comm() 
 #include <exception>
 #include <memory>
 #include <string>
-#include "llmc/base/build_id.h"    // build_id
-#include "llmc/base/script.h"      // with_installed_names
-#include "llmc/comm/comm.h"        // Comm
-#include "llmc/comm/handshake.h"   // check_connected, check_alike
-#include "llmc/comm/islands.h"     // IslandRanks
-#include "llmc/comm/launch.h"      // detect_launch, join
-#include "llmc/comm/local.h"       // LocalGroup, LocalPart, LocalRanks
-#include "llmc/comm/ranks.h"       // Ranks, SharedError, share_errors
-#include "llmc/comm/watchdog.h"    // Watchdog
-#include "llmc/data/utf8.h"        // printable
-#include "llmc/train/command.h"    // CommandLine
-#include "llmc/train/stop.h"       // stop_signal
-#include "llmc/train/supervise.h"  // Supervised
+#include "llmc/base/build_id.h"        // build_id
+#include "llmc/base/script.h"          // with_installed_names
+#include "llmc/comm/comm.h"            // Comm
+#include "llmc/comm/handshake.h"       // check_connected, check_alike
+#include "llmc/comm/launch/islands.h"  // IslandRanks
+#include "llmc/comm/launch/launch.h"   // detect_launch, join
+#include "llmc/comm/local.h"           // LocalGroup, LocalPart, LocalRanks
+#include "llmc/comm/ranks.h"           // Ranks, SharedError, share_errors
+#include "llmc/comm/watchdog.h"        // Watchdog
+#include "llmc/data/utf8.h"            // printable
+#include "llmc/run/command.h"          // CommandLine
+#include "llmc/run/stop.h"             // stop_signal
+#include "llmc/run/supervise.h"        // Supervised
 
 // A process's place among those on the same host: its GPU, or its share of the cores.
 struct Place {

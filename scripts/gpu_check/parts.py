@@ -188,7 +188,7 @@ def all_benches(part):
             bench(part, name, env=MATMUL_CACHE)
 
 
-# Those that `plan` has a model of (llmc/trace/gpus.h).
+# Those that `plan` has a model of (llmc/plan/gpus.h).
 MODELED = ("A100", "H100", "H200", "B200", "4090")
 
 

@@ -9,7 +9,7 @@
 #include "llmc/base/file.h"           // write_file_atomically, read_file
 #include "llmc/base/number_text.h"    // number_from_chars
 #include "llmc/model/architecture.h"  // ArchitectureFields
-#include "llmc/train/command.h"       // parse_command_line
+#include "llmc/run/command.h"         // parse_command_line
 #include "test/program.h"             // program, run
 #include "test/testing.h"
 

@@ -1,6 +1,6 @@
 // The number of rows in a chunk of logits, on the CPU and for GPUs of several sizes.
 #include "llmc/base/head_rows.h"
-#include "llmc/train/memory_plan.h"  // plan_head_rows
+#include "llmc/run/memory_plan.h"  // plan_head_rows
 #include "test/testing.h"
 
 constexpr size_t kGiB = size_t(1) << 30;

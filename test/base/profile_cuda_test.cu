@@ -1,7 +1,7 @@
 // --profile on a GPU: slices lie between events of the streams that the work went to.
 #include "llmc/cuda/cuda_profile.h"
 #include <cstring>
-#include "llmc/comm/cuda_comm.h"  // OnStream
+#include "llmc/comm/gpu/cuda_comm.h"  // OnStream
 #include "llmc/cuda/gelu.cuh"
 #include "test/cuda_testing.h"  // OnDevice, ON_DEVICE
 #include "test/program.h"       // TinyRuns

@@ -66,7 +66,7 @@ inline void reset_now(int fd) {
 }
 
 // Shortens TCP keepalive: the kernel probes a second after the last packet, and gives the peer up after three seconds,
-// not 60 as in a run (llmc/comm/tcp.cpp).
+// not 60 as in a run (llmc/comm/tcp/tcp.cpp).
 inline void ask_soon(int fd) {
     set_tcp(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
     set_tcp(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);

@@ -12,7 +12,7 @@ Checks HostComm's collectives against their definitions, for tests of the layers
 #include <cstring>
 #include <string>
 #include <vector>
-#include "llmc/comm/host_comm.h"  // HostComm
+#include "llmc/comm/host/host_comm.h"  // HostComm
 #include "test/testing.h"
 
 // Test data repeats after this many elements. It is a prime, so that data shifted by a round number is detected, and

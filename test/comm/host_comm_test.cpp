@@ -2,7 +2,7 @@
 Collectives between processes: each against its definition and LocalComm's bits, within a host and between simulated
 hosts, and the fate of the other ranks when one dies, sleeps or calls another collective.
 */
-#include "llmc/comm/host_comm.h"
+#include "llmc/comm/host/host_comm.h"
 #include <chrono>
 #include <thread>
 #include "llmc/comm/local.h"        // LocalGroup, LocalComm

@@ -1,5 +1,5 @@
 // Which ranks are on which host.
-#include "llmc/comm/host_layout.h"
+#include "llmc/comm/host/host_layout.h"
 #include "test/testing.h"
 
 TEST_CASE("hosts are in the order of their first ranks", "[host_layout]") {

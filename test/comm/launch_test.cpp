@@ -1,7 +1,7 @@
 /*
 All ways of launching ranks, and incomplete settings for each.
 */
-#include "llmc/comm/launch.h"
+#include "llmc/comm/launch/launch.h"
 #include <map>
 #include "llmc/comm/handshake.h"  // check_alike
 #include "llmc/comm/host.h"       // host_identity

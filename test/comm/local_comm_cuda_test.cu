@@ -1,6 +1,6 @@
 // Collectives between virtual ranks on one GPU: the bits of LocalComm<Cpu>, with nobody waiting on the host, and what
 // CudaComm says of handles, times and collectives that hang.
-#include "llmc/comm/local_cuda.h"
+#include "llmc/comm/gpu/local_cuda.h"
 #include <chrono>
 #include <thread>
 #include "test/comm/comm_testing.h"  // outcomes, cpu_outcomes

@@ -1,11 +1,11 @@
 /*
 Collectives between hosts over MPI, with ranks that mpirun starts on this machine and that act as several hosts.
 */
-#include "llmc/comm/mpi_network.h"
-#include "llmc/comm/host_comm.h"    // HostComm
-#include "llmc/comm/launch.h"       // detect_launch, join
-#include "test/comm/collectives.h"  // check_collectives
-#include "test/processes.h"         // has_mpi, mpirun, this_test
+#include "llmc/comm/launch/mpi_network.h"
+#include "llmc/comm/host/host_comm.h"  // HostComm
+#include "llmc/comm/launch/launch.h"   // detect_launch, join
+#include "test/comm/collectives.h"     // check_collectives
+#include "test/processes.h"            // has_mpi, mpirun, this_test
 
 TEST_CASE("each MPI rank: hosts", "[.rank]") {
     const std::unique_ptr<Ranks> ranks = join(detect_launch({}), 60);

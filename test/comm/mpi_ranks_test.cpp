@@ -1,14 +1,14 @@
 /*
 Ranks that mpirun starts, each of which runs a hidden test of this program.
 */
-#include "llmc/comm/mpi_ranks.h"
+#include "llmc/comm/launch/mpi_ranks.h"
 #include <signal.h>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include "llmc/comm/handshake.h"  // check_alike, check_connected
-#include "llmc/comm/launch.h"     // detect_launch, join
-#include "llmc/comm/watchdog.h"   // Watchdog
+#include "llmc/comm/handshake.h"      // check_alike, check_connected
+#include "llmc/comm/launch/launch.h"  // detect_launch, join
+#include "llmc/comm/watchdog.h"       // Watchdog
 #include "test/processes.h"
 #include "test/test_clock.h"  // sleep_s
 

@@ -1,14 +1,14 @@
-// llmc/comm/nccl_comm.cpp with the real NCCL, on a machine without a GPU: it links, it is of the version that its
+// llmc/comm/gpu/nccl_comm.cpp with the real NCCL, on a machine without a GPU: it links, it is of the version that its
 // header says, ranks come as far as the communicator, and there its error is ours. A program of its own, run by `make
 // nccl-calls`.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <cstdlib>
 #include "llmc/comm/local.h"  // LocalGroup, LocalRanks
-#include "llmc/comm/nccl_comm.h"
+#include "llmc/comm/gpu/nccl_comm.h"
 #include "llmc/cuda/cublaslt.h"      // Cuda has one
 #include "llmc/cuda/cuda_kernels.h"  // sum_terms
-#include "llmc/cuda/cudnn_attention.h"
+#include "llmc/cuda/attention/cudnn_attention.h"
 #include "test/testing.h"
 
 // ---- a device that asks for no GPU

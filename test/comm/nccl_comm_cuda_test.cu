@@ -1,6 +1,6 @@
 // NcclComm: on a GPU with the real library and one rank; on the emulator with a fake of it
 // (dev/emulator/fake_nccl.h) and several, and everything that may go wrong.
-#include "llmc/comm/nccl_comm.h"
+#include "llmc/comm/gpu/nccl_comm.h"
 #include <chrono>
 #include <thread>
 #include "llmc/comm/watchdog.h"      // Watchdog

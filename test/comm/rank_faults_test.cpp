@@ -13,13 +13,13 @@ test/train/run_faults_test.cpp.
 #include <string>
 #include <thread>
 #include <vector>
-#include "llmc/comm/host_comm.h"       // HostComm
-#include "llmc/comm/islands.h"         // IslandRanks
-#include "llmc/comm/launch.h"          // join
-#include "llmc/comm/tcp_network.h"     // kTcpLanes
-#include "test/comm/broken_network.h"  // lose_packets, data_sockets, ...
-#include "test/processes.h"            // in_processes, free_port, Signal
-#include "test/test_clock.h"           // sleep_s
+#include "llmc/comm/host/host_comm.h"   // HostComm
+#include "llmc/comm/launch/islands.h"   // IslandRanks
+#include "llmc/comm/launch/launch.h"    // join
+#include "llmc/comm/tcp/tcp_network.h"  // kTcpLanes
+#include "test/comm/broken_network.h"   // lose_packets, data_sockets, ...
+#include "test/processes.h"             // in_processes, free_port, Signal
+#include "test/test_clock.h"            // sleep_s
 
 namespace {
 

@@ -1,7 +1,7 @@
 /*
 Shared memory of two processes, and detecting whether a process is alive.
 */
-#include "llmc/comm/shared_memory.h"
+#include "llmc/comm/host/shared_memory.h"
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -3,14 +3,14 @@ Communication between hosts over TCP, where hosts are processes of this machine:
 a training run, and the fate of the others when a host does not come or breaks the protocol. Later faults:
 rank_faults_test.cpp.
 */
-#include "llmc/comm/tcp_network.h"
+#include "llmc/comm/tcp/tcp_network.h"
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sstream>
-#include "llmc/base/hmac.h"            // random_bytes
-#include "llmc/comm/launch.h"          // join
-#include "llmc/comm/tcp_ranks.h"       // TcpRanks
+#include "llmc/comm/tcp/hmac.h"        // random_bytes
+#include "llmc/comm/launch/launch.h"   // join
+#include "llmc/comm/tcp/tcp_ranks.h"   // TcpRanks
 #include "test/comm/broken_network.h"  // data_sockets
 #include "test/comm/collectives.h"     // check_collectives
 #include "test/comm/rank_processes.h"  // RankProcesses

@@ -2,7 +2,7 @@
 Access control of ranks over TCP: keys, users, foreign servers and clients, silent connections, and ranks that break the
 protocol.
 */
-#include "llmc/comm/tcp_ranks.h"
+#include "llmc/comm/tcp/tcp_ranks.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,11 +14,11 @@ protocol.
 #include <fstream>
 #include <map>
 #include <thread>
-#include "llmc/base/hmac.h"       // sha256, hmac_sha256
-#include "llmc/comm/handshake.h"  // check_connected
-#include "llmc/comm/host.h"       // host_identity
-#include "llmc/comm/host_comm.h"  // HostComm
-#include "llmc/comm/launch.h"     // join
+#include "llmc/comm/tcp/hmac.h"        // sha256, hmac_sha256
+#include "llmc/comm/handshake.h"       // check_connected
+#include "llmc/comm/host.h"            // host_identity
+#include "llmc/comm/host/host_comm.h"  // HostComm
+#include "llmc/comm/launch/launch.h"   // join
 #include "test/comm/tcp_testing.h"
 #include "test/processes.h"
 #include "test/test_clock.h"  // now_s, sleep_s, wait_until

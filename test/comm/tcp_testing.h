@@ -8,8 +8,8 @@ Helpers of the tests of ranks over TCP: launch settings for ranks on this machin
 #include <string>
 #include <thread>
 #include <vector>
-#include "llmc/comm/launch.h"     // Launch
-#include "llmc/comm/tcp_ranks.h"  // Meeting
+#include "llmc/comm/launch/launch.h"  // Launch
+#include "llmc/comm/tcp/tcp_ranks.h"  // Meeting
 #include "test/processes.h"
 #include "test/test_clock.h"  // sleep_s
 

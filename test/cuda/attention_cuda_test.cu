@@ -1,6 +1,6 @@
 // Attention's kernels against the plain version in double, which test/cpu/attention_test.cpp compares with PyTorch.
 #include <utility>
-#include "llmc/cuda/attention.cuh"
+#include "llmc/cuda/attention/attention.cuh"
 #include "test/cpu/attention_reference.h"  // Sizes, plain_attention
 #include "test/cuda_testing.h"             // OnDevice, rounded, twice_the_same
 

@@ -1,6 +1,6 @@
 // The kernels of decoding attention against the plain version in double, which test/cpu/attention_test.cpp compares
 // with PyTorch.
-#include "llmc/cuda/attention_decode.cuh"
+#include "llmc/cuda/attention/attention_decode.cuh"
 #include "test/cpu/attention_reference.h"  // Sizes, plain_attention
 #include "test/cuda_testing.h"             // OnDevice, rounded, twice_the_same
 

@@ -13,8 +13,8 @@
 #include "llmc/base/library_version.h"  // library_version_text
 #include "llmc/cuda/cublaslt.h"
 #include "llmc/cuda/cuda_device.h"
-#include "llmc/cuda/cudnn_attention.h"  // Cuda has one
-#include "test/op_testing.h"            // whole_numbers, check_equal
+#include "llmc/cuda/attention/cudnn_attention.h"  // Cuda has one
+#include "test/op_testing.h"                      // whole_numbers, check_equal
 #include "test/testing.h"
 
 // ---- the library and the runtime -----------------------------------------------------------------------------------

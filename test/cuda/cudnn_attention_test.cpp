@@ -1,10 +1,10 @@
 // The graphs for cuDNN (attention_graph.h), run by a plain interpreter and compared with the definition of attention,
 // and the shapes that are refused. Whether cuDNN has plans for them: test/cuda/cudnn_plans.cpp.
-#include "llmc/cuda/cudnn_attention.h"
+#include "llmc/cuda/attention/cudnn_attention.h"
 #include <functional>
 #include <map>
 #include <memory>
-#include "llmc/cuda/attention_graph.h"
+#include "llmc/cuda/attention/attention_graph.h"
 #include "test/testing.h"
 
 using Doubles = std::vector<double>;

@@ -3,7 +3,7 @@
 // can tell.
 #include <cstdio>
 #include <cstdlib>
-#include "llmc/cuda/cudnn_attention.h"
+#include "llmc/cuda/attention/cudnn_attention.h"
 #include "test/testing.h"
 
 struct Gpu {

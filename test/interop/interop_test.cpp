@@ -8,7 +8,7 @@
 #include "llmc/interop/export.h"
 #include "llmc/interop/llmc_model.h"
 #include "llmc/interop/tokenizer_export.h"
-#include "llmc/train/checkpointing.h"  // load_weights
+#include "llmc/checkpoint/checkpointing.h"  // load_weights
 #include "test/model/model_testing.h"
 
 namespace fs = std::filesystem;

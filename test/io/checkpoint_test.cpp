@@ -14,7 +14,7 @@
 #include "llmc/base/json.h"    // Json
 #include "llmc/cpu/kernels.h"  // Cpu, for checkpointing.h
 #include "llmc/io/checkpoint.h"
-#include "llmc/train/checkpointing.h"  // model_config, checkpoint_shape
+#include "llmc/checkpoint/checkpointing.h"  // model_config, checkpoint_shape
 #include "test/testing.h"
 
 namespace fs = std::filesystem;

@@ -1,6 +1,6 @@
 // Recipes: the values of their sources, at the borders of their schedules, and changes by flags.
 #include "llmc/optim/recipe.h"
-#include "llmc/train/scaling.h"
+#include "llmc/run/scaling.h"
 #include "test/testing.h"
 
 namespace {

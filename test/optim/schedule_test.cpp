@@ -1,7 +1,7 @@
 // The learning rate, at the borders of every schedule, against values worked out by hand from the formulas in
 // schedule.h.
 #include "llmc/optim/schedule.h"
-#include "llmc/train/run_flags.h"  // RunFlags
+#include "llmc/run/run_flags.h"  // RunFlags
 #include "test/testing.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include "llmc/base/file.h"
-#include "llmc/train/log.h"
+#include "llmc/run/log.h"
 #include "test/testing.h"
 
 namespace {

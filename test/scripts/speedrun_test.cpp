@@ -65,7 +65,7 @@ struct FakeMachine {
 
 }  // namespace
 
-// [plain]: plans of large models, and the sanitizers watch others in test/train/plan_test.cpp.
+// [plain]: plans of large models, and the sanitizers watch others in test/plan/plan_test.cpp.
 TEST_CASE("run.sh's table says what `plan` says", "[speedrun][plain]") {
     const Finished checked = run(with_programs() + "scripts/run.sh --check");
     INFO(checked.out << checked.err);

@@ -2,12 +2,12 @@
 // fit.
 #include <cmath>
 #include "llmc/cuda/cuda_kernels.h"
-#include "llmc/cuda/limits.h"         // kOldestFp8
-#include "llmc/train/cuda_devices.h"  // workspace_bytes
-#include "llmc/train/memory_plan.h"   // memory_plan
-#include "test/cuda_testing.h"        // ON_DEVICE
-#include "test/models.h"              // Gpt
-#include "test/program.h"             // TinyRuns
+#include "llmc/cuda/limits.h"            // kOldestFp8
+#include "llmc/commands/cuda_devices.h"  // workspace_bytes
+#include "llmc/run/memory_plan.h"        // memory_plan
+#include "test/cuda_testing.h"           // ON_DEVICE
+#include "test/models.h"                 // Gpt
+#include "test/program.h"                // TinyRuns
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include "llmc/base/hash.h"         // xxh3
 #include "llmc/base/host_memory.h"  // host_memory_bytes
 #include "llmc/io/manifest.h"       // Manifest
-#include "llmc/train/backend.h"     // crowd_warning, CpuShare
+#include "llmc/commands/backend.h"  // crowd_warning, CpuShare
 #include "test/program.h"
 
 namespace fs = std::filesystem;

@@ -3,8 +3,8 @@ ZeRO-1 on a GPU: virtual ranks on device buffers have the bits of one rank, and 
 bits.
 */
 #include <memory>
-#include "llmc/comm/local_cuda.h"
-#include "llmc/comm/nccl_comm.h"
+#include "llmc/comm/gpu/local_cuda.h"
+#include "llmc/comm/gpu/nccl_comm.h"
 #include "llmc/cuda/cuda_kernels.h"
 #include "llmc/optim/recipe.h"    // find_recipe
 #include "llmc/optim/sharding.h"  // plan_sharding

@@ -3,7 +3,7 @@ The part of the CUDA runtime that Anvil calls, declared as the toolkit declares 
 */
 #pragma once
 #include <cstddef>
-#include "llmc/trace/include/runtime_types.h"
+#include "llmc/plan/include/runtime_types.h"
 
 namespace emulator {
 struct Stream;

@@ -1,0 +1,439 @@
+// See tcp.h.
+#include "llmc/comm/tcp/tcp.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include "llmc/base/check.h"  // require, format
+
+namespace {
+
+void set_option(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
+
+sockaddr* base(sockaddr_storage& address) { return reinterpret_cast<sockaddr*>(&address); }
+const sockaddr* base(const sockaddr_storage& address) { return reinterpret_cast<const sockaddr*>(&address); }
+
+std::string host_text(const sockaddr* address, socklen_t length) {
+    char host[NI_MAXHOST] = "?";
+    getnameinfo(address, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+    return host;
+}
+
+int port_of(const sockaddr_storage& address) {
+    return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                               : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+bool is_loopback(const sockaddr* address) {
+    if (address->sa_family == AF_INET) {
+        in_addr_t v4 = reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr;
+        return ntohl(v4) >> 24 == 127;
+    }
+    return address->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+struct Resolved {
+    addrinfo* first = nullptr;
+    std::string why;  // why nothing was found
+    Resolved(const Address& address, int flags) {
+        addrinfo hints = {};
+        hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM, hints.ai_flags = flags;
+        const int error = getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(),
+                                      std::to_string(address.port).c_str(), &hints, &first);
+        if (error) first = nullptr, why = format("no such host is known here: %s", gai_strerror(error));
+    }
+    Resolved(const Resolved&) = delete;
+    ~Resolved() {
+        if (first) freeaddrinfo(first);
+    }
+};
+
+// An address of one of this host's interfaces that are up.
+struct OwnAddress {
+    std::string interface;
+    sockaddr_storage storage;
+
+    const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&storage); }
+    socklen_t length() const { return storage.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6); }
+    std::string number() const { return host_text(address(), length()); }
+    bool is_link_local() const {
+        return storage.ss_family == AF_INET6 &&
+               IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr);
+    }
+};
+
+// IPv4 addresses come first.
+std::vector<OwnAddress> own_interfaces() {
+    std::vector<OwnAddress> all;
+    ifaddrs* first = nullptr;
+    if (getifaddrs(&first) != 0) return all;
+    for (const int family : {AF_INET, AF_INET6})
+        for (const ifaddrs* each = first; each; each = each->ifa_next) {
+            if (!each->ifa_addr || each->ifa_addr->sa_family != family || !(each->ifa_flags & IFF_UP)) continue;
+            OwnAddress own{each->ifa_name, {}};
+            std::memcpy(&own.storage, each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+            all.push_back(own);
+        }
+    freeifaddrs(first);
+    return all;
+}
+
+// Binds a socket to an address of the interface, of the same family as `to`, if there is one.
+bool bind_to(int fd, const std::string& interface, const sockaddr* to) {
+    const bool to_link =
+        to->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(to)->sin6_addr);
+    errno = EADDRNOTAVAIL;
+    for (const OwnAddress& own : own_interfaces())
+        if (own.interface == interface && own.storage.ss_family == to->sa_family && own.is_link_local() == to_link)
+            return bind(fd, own.address(), own.length()) == 0;
+    return false;
+}
+
+// On failure the socket is -1, and errno says why.
+Socket listen_on(const sockaddr* address, socklen_t length) {
+    Socket s(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (s.fd < 0) return s;  // a kernel without IPv6, say
+    set_option(s.fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (address->sa_family == AF_INET6) set_option(s.fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (bind(s.fd, address, length) == 0 && listen(s.fd, SOMAXCONN) == 0) return s;
+    const int error = errno;
+    s = Socket();
+    errno = error;
+    return s;
+}
+
+// An address as /proc/net/tcp writes it: "0100007F:7350".
+std::string table_text(const sockaddr_storage& address) {
+    if (address.ss_family == AF_INET)
+        return format("%08X:%04X", reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr, port_of(address));
+    uint32_t words[4];
+    std::memcpy(words, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, sizeof(words));
+    return format("%08X%08X%08X%08X:%04X", words[0], words[1], words[2], words[3], port_of(address));
+}
+
+}  // namespace
+
+std::string text_of(const Address& address) {
+    const bool v6 = address.host.find(':') != std::string::npos;
+    return (v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
+int Deadline::left_ms() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(at - Clock::now());
+    return int(std::clamp<int64_t>(left.count(), 0, 1 << 30));
+}
+
+// ---- connections ---------------------------------------------------------------------------------------------------
+
+Listeners listen_at(const Address& master, const std::string& interface) {
+    const Resolved named(master, 0);
+    const bool is_number =
+        master.host.find(':') != std::string::npos || master.host.find_first_not_of("0123456789.") == std::string::npos;
+    Listeners all;
+    all.port = master.port;
+    all.local = named.first && (is_number || master.host == "localhost");
+    for (const addrinfo* each = named.first; each; each = each->ai_next)
+        all.local = all.local && is_loopback(each->ai_addr);
+    // On Debian a host's own name resolves to 127.0.1.1.
+    std::vector<std::string> hosts = {all.local ? master.host : ""};
+    if (!all.local && !interface.empty()) hosts = own_addresses(interface);
+    std::string why;
+    for (const std::string& host : hosts) {
+        const Resolved any({host, master.port}, host.empty() ? AI_PASSIVE : 0);
+        if (!any.first) why = any.why;
+        for (const addrinfo* each = any.first; each; each = each->ai_next) {
+            Socket s = listen_on(each->ai_addr, each->ai_addrlen);
+            if (s.fd < 0) {
+                require(errno != EADDRINUSE,
+                        "--master %s: port %d is in use on this host, perhaps by another run: give another port",
+                        text_of(master).c_str(), master.port);
+                require(errno != EACCES, "--master %s: this user may not listen at port %d: give one above 1023",
+                        text_of(master).c_str(), master.port);
+                why = std::strerror(errno);
+                continue;
+            }
+            all.sockets.push_back(std::move(s));
+        }
+    }
+    require(!all.sockets.empty(), "--master %s: rank 0 cannot listen there (%s): it must run on that host",
+            text_of(master).c_str(), why.c_str());
+    return all;
+}
+
+Listeners listen_anywhere(bool local) {
+    Listeners all;
+    all.local = local;
+    sockaddr_in v4 = {};
+    v4.sin_family = AF_INET, v4.sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY);
+    Socket s = listen_on(reinterpret_cast<const sockaddr*>(&v4), sizeof(v4));
+    require(s.fd >= 0, "rank 0 cannot listen at any port: %s", std::strerror(errno));
+    sockaddr_storage bound = {};
+    socklen_t length = sizeof(bound);
+    getsockname(s.fd, base(bound), &length);
+    all.port = port_of(bound);
+    all.sockets.push_back(std::move(s));
+    sockaddr_in6 v6 = {};
+    v6.sin6_family = AF_INET6, v6.sin6_addr = in6addr_any, v6.sin6_port = htons(uint16_t(all.port));
+    Socket also = local ? Socket() : listen_on(reinterpret_cast<const sockaddr*>(&v6), sizeof(v6));
+    if (also.fd >= 0) all.sockets.push_back(std::move(also));
+    return all;
+}
+
+Address listen_at_number(const std::string& number, Listeners& all) {
+    const Resolved resolved({number, 0}, AI_NUMERICHOST);
+    Socket s = resolved.first ? listen_on(resolved.first->ai_addr, resolved.first->ai_addrlen) : Socket();
+    require(s.fd >= 0, "cannot listen at %s, an address of this host: %s", number.c_str(), std::strerror(errno));
+    sockaddr_storage bound = {};
+    socklen_t length = sizeof(bound);
+    getsockname(s.fd, base(bound), &length);
+    all.port = port_of(bound);
+    all.sockets.push_back(std::move(s));
+    return {number, all.port};
+}
+
+std::vector<std::string> own_addresses(const std::string& interface) {
+    std::vector<std::string> all;
+    std::string others;
+    for (const OwnAddress& each : own_interfaces()) {
+        const bool is_usual = !is_loopback(each.address()) && !each.is_link_local();  // other hosts cannot use these
+        if (interface.empty() ? is_usual : each.interface == interface) all.push_back(each.number());
+        others += (others.empty() ? "" : ", ") + each.interface + " (" + each.number() + ")";
+    }
+    require(interface.empty() || !all.empty(),
+            "--interface %s: no interface of this host has this name, is up and has an address; there are: %s",
+            interface.c_str(), others.c_str());
+    return all;
+}
+
+bool is_number(const std::string& host) {
+    in6_addr number;
+    return inet_pton(AF_INET, host.c_str(), &number) == 1 || inet_pton(AF_INET6, host.c_str(), &number) == 1;
+}
+
+bool is_known(const Address& address, std::string* why) {
+    const Resolved resolved(address, 0);
+    *why = resolved.why;
+    return resolved.first != nullptr;
+}
+
+std::vector<Address> numbers_of(const Address& address, std::string* why) {
+    const Resolved resolved(address, 0);
+    *why = resolved.why;
+    std::vector<Address> numbers;
+    for (const addrinfo* each = resolved.first; each; each = each->ai_next)
+        numbers.push_back({host_text(each->ai_addr, each->ai_addrlen), address.port});
+    return numbers;
+}
+
+Connection accept_from(const Socket& listener) {
+    sockaddr_storage from = {};
+    socklen_t length = sizeof(from);
+    Connection connection{Socket(accept4(listener.fd, base(from), &length, SOCK_CLOEXEC)), ""};
+    if (connection.socket.fd >= 0) connection.from = text_of(Address{host_text(base(from), length), port_of(from)});
+    return connection;
+}
+
+Socket connect_to(const Address& address, const std::string& interface, const Deadline& deadline, const Look& look,
+                  std::string* why) {
+    const Resolved resolved(address, 0);
+    *why = resolved.why;
+    for (const addrinfo* each = resolved.first; each; each = each->ai_next) {
+        Socket s(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (s.fd < 0 || (!interface.empty() && !bind_to(s.fd, interface, each->ai_addr))) {
+            *why = std::strerror(errno);
+            continue;
+        }
+        if (connect(s.fd, each->ai_addr, each->ai_addrlen) != 0) {
+            int error = errno;
+            if (error == EINPROGRESS) {
+                pollfd waiting{s.fd, POLLOUT, 0};
+                const Deadline patience(std::min(5., deadline.left_ms() * 1e-3));
+                do {
+                    look();
+                    poll(&waiting, 1, std::min(patience.left_ms(), 100));
+                } while (!waiting.revents && !patience.over());
+                socklen_t length = sizeof(error);
+                if (waiting.revents == 0)
+                    error = ETIMEDOUT;
+                else
+                    getsockopt(s.fd, SOL_SOCKET, SO_ERROR, &error, &length);
+            }
+            if (error != 0) {
+                *why = std::strerror(error);
+                continue;
+            }
+        }
+        fcntl(s.fd, F_SETFL, fcntl(s.fd, F_GETFL) & ~O_NONBLOCK);
+        return s;
+    }
+    return Socket();
+}
+
+void prepare_for_data(int fd) {
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);  // it would count time in which the other end does not read
+}
+
+void prepare(int fd) {
+    prepare_for_data(fd);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
+}
+
+std::string own_number(int fd) {
+    sockaddr_storage here = {};
+    socklen_t length = sizeof(here);
+    return getsockname(fd, base(here), &length) == 0 ? host_text(base(here), length) : "";
+}
+
+std::string peer_number(int fd) {
+    sockaddr_storage there = {};
+    socklen_t length = sizeof(there);
+    return getpeername(fd, base(there), &length) == 0 ? host_text(base(there), length) : "";
+}
+
+// For a connection within this host (network namespace), the kernel lists both ends, each with its user.
+namespace {
+
+// Asks about this one connection (sock_diag(7)). Reading the table of all would take 1 ms per 1000 connections, for
+// each of them. nullopt: this system does not answer.
+std::optional<OtherEnd> asked_end(const sockaddr_storage& there, const sockaddr_storage& here) {
+    const Socket asking(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+    if (asking.fd < 0) return {};
+    struct {
+        nlmsghdr header;
+        inet_diag_req_v2 wanted;
+    } question = {};
+    question.header = {.nlmsg_len = sizeof(question),
+                       .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                       .nlmsg_flags = NLM_F_REQUEST,
+                       .nlmsg_seq = 0,
+                       .nlmsg_pid = 0};
+    inet_diag_req_v2& wanted = question.wanted;
+    wanted.sdiag_family = uint8_t(there.ss_family), wanted.sdiag_protocol = IPPROTO_TCP, wanted.idiag_states = ~0u;
+    wanted.id.idiag_sport = htons(uint16_t(port_of(there))), wanted.id.idiag_dport = htons(uint16_t(port_of(here)));
+    wanted.id.idiag_cookie[0] = wanted.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+    if (there.ss_family == AF_INET6) {
+        const auto& from = reinterpret_cast<const sockaddr_in6&>(there);
+        std::memcpy(wanted.id.idiag_src, &from.sin6_addr, sizeof(from.sin6_addr));
+        std::memcpy(wanted.id.idiag_dst, &reinterpret_cast<const sockaddr_in6&>(here).sin6_addr, sizeof(in6_addr));
+        wanted.id.idiag_if = from.sin6_scope_id;
+    } else {
+        wanted.id.idiag_src[0] = reinterpret_cast<const sockaddr_in&>(there).sin_addr.s_addr;
+        wanted.id.idiag_dst[0] = reinterpret_cast<const sockaddr_in&>(here).sin_addr.s_addr;
+    }
+    alignas(nlmsghdr) char answer[1024];
+    if (send(asking.fd, &question, sizeof(question), 0) != sizeof(question)) return {};
+    const ssize_t got = recv(asking.fd, answer, sizeof(answer), 0);
+    if (got < ssize_t(sizeof(nlmsghdr))) return {};
+    nlmsghdr header;
+    std::memcpy(&header, answer, sizeof(header));
+    const OtherEnd absent = is_loopback(base(there)) ? OtherEnd::nobody : OtherEnd::elsewhere;
+    if (header.nlmsg_type == NLMSG_ERROR && got >= ssize_t(NLMSG_LENGTH(sizeof(nlmsgerr)))) {
+        nlmsgerr error;
+        std::memcpy(&error, answer + NLMSG_HDRLEN, sizeof(error));
+        if (error.error == -ENOENT) return absent;
+        return {};
+    }
+    if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || got < ssize_t(NLMSG_LENGTH(sizeof(inet_diag_msg)))) return {};
+    inet_diag_msg found;
+    std::memcpy(&found, answer + NLMSG_HDRLEN, sizeof(found));
+    // If there is no such connection, the kernel returns a listener at its port.
+    if (found.idiag_state == TCP_LISTEN) return absent;
+    if (found.idiag_state != TCP_ESTABLISHED || found.idiag_inode == 0) return OtherEnd::nobody;
+    return found.idiag_uid == geteuid() ? OtherEnd::this_user : OtherEnd::another_user;
+}
+
+}  // namespace
+
+OtherEnd other_end(int fd, bool asks) {
+    sockaddr_storage here = {}, there = {};
+    socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
+    if (getsockname(fd, base(here), &here_bytes) != 0 || getpeername(fd, base(there), &there_bytes) != 0)
+        return OtherEnd::nobody;
+    if (const std::optional<OtherEnd> known = asks ? asked_end(there, here) : std::nullopt) return *known;
+    const std::string wanted = " " + table_text(there) + " " + table_text(here) + " ";
+    bool readable = false;
+    // Lines that come and go during reading can hide another, so a missing one is looked for three times.
+    for (int tries = 0; tries < 3; tries++) {
+        errno = 0;
+        std::ifstream table(there.ss_family == AF_INET6 ? "/proc/self/net/tcp6" : "/proc/self/net/tcp");
+        if (errno == EMFILE || errno == ENFILE) return OtherEnd::another_user;  // refuse, to be safe
+        for (std::string line; std::getline(table, line);) {
+            readable = true;
+            const size_t at = line.find(wanted);
+            unsigned state = 0, user = 0;
+            unsigned long inode = 0;
+            // After the addresses: state, queues, timer, retransmits, user, timeout, inode. A socket that no process
+            // holds any more is listed as root's, with inode 0.
+            if (at == std::string::npos ||
+                std::sscanf(line.c_str() + at + wanted.size(), "%x %*s %*s %*s %u %*s %lu", &state, &user, &inode) != 3)
+                continue;
+            if (state != TCP_ESTABLISHED || inode == 0) return OtherEnd::nobody;
+            return user == geteuid() ? OtherEnd::this_user : OtherEnd::another_user;
+        }
+    }
+    return readable && is_loopback(base(there)) ? OtherEnd::nobody : OtherEnd::elsewhere;
+}
+
+// ---- messages ------------------------------------------------------------------------------------------------------
+
+std::string message_of(Kind kind, uint64_t key, const std::string& body) {
+    const Header header{kMagic, kind, key, body.size()};
+    return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + body;
+}
+
+bool send_message(int fd, Kind kind, uint64_t key, const std::string& body) {
+    const std::string message = message_of(kind, key, body);
+    for (size_t at = 0; at < message.size();) {
+        const ssize_t sent = send(fd, message.data() + at, message.size() - at, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0) return false;
+        at += size_t(sent);
+    }
+    return true;
+}
+
+bool receive_bytes(int fd, void* data, size_t bytes, const Deadline* deadline, const Look& look) {
+    char* at = static_cast<char*>(data);
+    while (bytes > 0) {
+        if (deadline) {
+            if (look) look();
+            pollfd waiting{fd, POLLIN, 0};
+            const int ready = poll(&waiting, 1, std::min(deadline->left_ms(), 100));
+            if (ready <= 0 && (ready == 0 || errno == EINTR) && !deadline->over()) continue;
+            if (ready <= 0) return false;
+        }
+        const ssize_t got = recv(fd, at, bytes, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return false;
+        at += got, bytes -= size_t(got);
+    }
+    return true;
+}
+
+bool receive_body(int fd, std::string& body, uint64_t bytes) {
+    constexpr uint64_t kPiece = 1 << 20;
+    body.clear();
+    while (body.size() < bytes) {
+        const size_t at = body.size(), n = size_t(std::min<uint64_t>(bytes - at, kPiece));
+        body.resize(at + n);
+        if (!receive_bytes(fd, body.data() + at, n)) return false;
+    }
+    return true;
+}

@@ -1,0 +1,67 @@
+/*
+A device and the data type of weights and activations (fp32 or bf16). Model, optimizer and trainer are compiled once for
+each pair, in the files *_backend_*; no other code is a template over both.
+
+  const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
+  const std::unique_ptr<Session> session = backend->open_session(world, request);
+*/
+#pragma once
+#include <climits>
+#include <memory>
+#include <string>
+#include <vector>
+#include "llmc/comm/host.h"          // HostGpus
+#include "llmc/run/run_flags.h"      // RunFlags
+#include "llmc/train/session.h"      // Session
+#include "llmc/train/run_request.h"  // RunRequest
+#include "llmc/train/world.h"        // World
+
+class Backend {
+public:
+    virtual ~Backend() = default;
+    // Collective: all ranks call each of these. `world` and `request` must outlive the session.
+    virtual std::unique_ptr<Session> open_session(World& world, const RunRequest& request) = 0;
+    // --dry-run: a table of the device memory that a run would use. Writes no file.
+    virtual std::string memory_table(World& world, const RunRequest& request) = 0;
+    // Writes the text to stdout. `tokenizer_path`: --tokenizer; "": the model's own.
+    virtual void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,
+                          const GenerateOptions& options) = 0;
+    virtual void chat(World& world, const RunRequest& request, const std::string& tokenizer_path,
+                      const ChatOptions& options) = 0;
+    // A table of the collectives' speed.
+    virtual std::string bench_comm(World& world, const RunFlags& flags, const BenchCommOptions& options) = 0;
+};
+
+// The requested device and dtype. Collective: throws an Error on all ranks if the device is missing on any.
+std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
+
+// A rank's threads on the CPU.
+struct CpuShare {
+    double cores = 1, quota = 0;  // its part of those that it may use, and of the container's quota (0: none)
+    int processes = 1;            // of this host
+    bool is_asked = false;        // by --threads or OMP_NUM_THREADS
+    int asked = 1;
+    int places = 1, limit = INT_MAX;  // OpenMP's: omp_get_num_procs(), OMP_THREAD_LIMIT
+    bool is_bound = false;            // OMP_PROC_BIND
+
+    int threads() const;
+    int most() const;  // that can run at once
+    // For the start of a run; "": nothing to say. `mine`: the cores that this process may use.
+    std::string quota_line(int host_cores) const;
+    std::string warnings(const std::vector<int>& mine, int host_cores) const;
+};
+
+// Throws an Error if the environment would make OpenMP crash or hang in its first call, so none is made here; or if the
+// stack is too small for the program.
+void check_openmp();
+
+// The message at the start of a run for which --device auto chose the CPU: why it uses no GPU, and whether the host has
+// unused ones. "": no message, because the host has no GPU and the build supports none.
+std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& gpus);
+
+// The line at the start of a run with fewer ranks on this host than it has GPUs; "": none.
+std::string unused_gpus_line(int gpus, int ranks);
+
+// The warning about OMP_NUM_THREADS if it asks for more than twice as many threads as there are cores: they would wait
+// for each other in every op. "": no warning.
+std::string crowd_warning(const char* asked, int cores);

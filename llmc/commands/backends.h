@@ -1,0 +1,28 @@
+/*
+All backends; open_backend() chooses one. The GPU's functions are in every program: in a build without CUDA,
+cuda_backend_absent.cpp reports that.
+*/
+#pragma once
+#include <memory>
+#include <string>
+#include "llmc/commands/backend.h"  // Backend
+#include "llmc/run/run_flags.h"     // RunFlags
+#include "llmc/commands/doctor.h"   // GpuFacts
+
+std::unique_ptr<Backend> cpu_backend_fp32(int num_threads);
+std::unique_ptr<Backend> cpu_backend_bf16(int num_threads);
+
+// A backend on the host's GPU with this number.
+std::unique_ptr<Backend> cuda_backend_fp32(int gpu, const RunFlags& config);
+std::unique_ptr<Backend> cuda_backend_bf16(int gpu, const RunFlags& config);
+
+// Whether this program is built with CUDA.
+bool has_cuda();
+// Why this build or machine has no GPU at all, or none with this number; "" if it has one.
+std::string why_no_cuda(int gpu = 0);
+// The number of GPUs that CUDA shows to this process.
+int num_cuda_gpus();
+// The links between these GPUs (gpu_links_text in llmc/comm/topology.h); "": not known, or fewer than two GPUs.
+std::string cuda_gpu_links();
+// The facts about a GPU for the command `doctor`.
+GpuFacts look_at_gpu(int gpu);

@@ -1,0 +1,39 @@
+// Facts about GPUs that are needed before there is a backend.
+#include <string>
+#include <vector>
+#include "llmc/comm/topology.h"  // gpu_links_text
+#include "llmc/commands/backends.h"
+#include "llmc/commands/cuda_devices.h"  // Cuda, describe
+
+bool has_cuda() { return true; }
+
+std::string why_no_cuda(int gpu) { return why_no_gpu(gpu); }
+
+int num_cuda_gpus() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
+}
+
+std::string cuda_gpu_links() {
+    std::vector<std::string> addresses;
+    for (int gpu = 0; gpu < num_cuda_gpus(); gpu++) {
+        char address[32] = "";
+        if (cudaDeviceGetPCIBusId(address, sizeof address, gpu) != cudaSuccess) return cudaGetLastError(), "";
+        addresses.push_back(address);
+    }
+    return gpu_links_text(addresses);
+}
+
+GpuFacts look_at_gpu(int gpu) {
+    GpuFacts facts;
+    facts.is_built = true;
+    facts.why_none = why_no_gpu(gpu);
+    if (!facts.why_none.empty()) return facts;
+    const Cuda cuda(gpu);
+    facts.device = describe(cuda) + ", " + driver_text();
+    facts.free_bytes = cuda.free_bytes(), facts.bytes = cuda.memory_bytes;
+    facts.peak = peak_of<bf16>(cuda, "auto");
+    return facts;
+}

@@ -1,0 +1,82 @@
+// See results.h.
+#include "llmc/run/results.h"
+#include <fcntl.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include "llmc/base/build_id.h"  // build_id
+#include "llmc/base/check.h"     // require
+#include "llmc/base/file.h"      // read_file, reason_of
+#include "llmc/base/hash.h"      // xxh3, hex64
+#include "llmc/base/json.h"      // OrderedJson
+
+namespace {
+
+constexpr const char* kHeader =
+    "commit\tconfig\tseed\tval_bpb\tval_loss\ttokens\tsteps\tseconds\tmemory_mb\tmfu_percent\tstatus\tout_dir\t"
+    "description\n";
+
+// The flags in which runs of one configuration may differ.
+constexpr const char* kNotOfConfig[] = {
+    "seed",        "out-dir",    "results",          "description",     "resume",        "summary",
+    "threads",     "keep",       "checkpoint-every", "print-every",     "save-best",     "rank",
+    "local-rank",  "interface",  "master",           "bucket-mb",       "checkpoint-to", "log-to",
+    "tune-matmul", "cuda-graph", "peak-flops",       "dependent-launch"};
+
+std::string config_hash(RunFlags flags) {
+    OrderedJson config = parse_ordered_json(to_json(flags.fields()));
+    for (const char* name : kNotOfConfig) config.erase(name);
+    const std::string text = json_text(config);
+    return hex64(xxh3(text.data(), text.size()));
+}
+
+// Makes a text fit into a cell: no tabs or line breaks.
+std::string cell(std::string text) {
+    std::replace_if(text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
+    return text;
+}
+
+}  // namespace
+
+static void check_header(const std::string& path) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return;
+    const std::string text = read_file(path);
+    require(
+        text.starts_with(kHeader),
+        "--results %s: its first line is not that of this program's results, \"commit, config, seed, val_bpb, ...\": "
+        "give another file",
+        path.c_str());
+}
+
+// For appending; created if it does not exist.
+static int open_table(const std::string& path) {
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    require(fd >= 0, "--results: cannot open %s: %s", path.c_str(), reason_of(errno).c_str());
+    return fd;
+}
+
+void check_results(const std::string& path) {
+    check_header(path);
+    close(open_table(path));
+}
+
+void append_result(const std::string& path, const RunFlags& flags, const RunSummary& s, const std::string& status) {
+    check_header(path);
+    std::error_code ignored;
+    const bool is_new = !std::filesystem::exists(path, ignored) || std::filesystem::file_size(path, ignored) == 0;
+    const std::string line =
+        (is_new ? kHeader : "") +
+        format("%s\t%s\t%llu\t%.6f\t%.6f\t%lld\t%lld\t%.1f\t%.1f\t%.2f\t%s\t%s\t%s\n", build_id(),
+               config_hash(flags).c_str(), static_cast<unsigned long long>(flags.seed), s.evaluation.bits_per_byte,
+               s.evaluation.loss, static_cast<long long>(s.tokens), static_cast<long long>(s.steps), s.training_s,
+               double(s.peak_bytes) / (1 << 20), 100 * s.mfu, cell(status).c_str(), cell(flags.out_dir).c_str(),
+               cell(flags.description).c_str());
+    // A single write, so that concurrent runs do not mix their lines.
+    const int fd = open_table(path);
+    const bool written = write(fd, line.data(), line.size()) == ssize_t(line.size()) && fsync(fd) == 0;
+    const int error = errno;
+    close(fd);
+    require(written, "--results: cannot write %s: %s", path.c_str(), reason_of(error).c_str());
+}

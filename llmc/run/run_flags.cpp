@@ -1,0 +1,528 @@
+// See run_flags.h.
+#include "llmc/run/run_flags.h"
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include "llmc/base/check.h"      // require
+#include "llmc/data/mixture.h"    // data_sources
+#include "llmc/run/peak_flops.h"  // given_peak
+
+namespace {
+
+std::vector<std::string> recipe_choices() {
+    std::vector<std::string> all = {"model"};
+    for (const std::string& name : recipe_names()) all.push_back(name);
+    return all;
+}
+
+void append(std::vector<Field>& all, const std::vector<Field>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+bool is_of_one_process(const Field& field) {
+    static const std::set<std::string> names = {"rank",       "local-rank",  "max-restarts", "interface", "threads",
+                                                "batch-size", "tune-matmul", "train-data",   "val-data",  "tokenizer",
+                                                "out-dir",    "resume",      "eval-tasks",   "peak-flops"};
+    return names.contains(field.name);
+}
+
+// The order is that of --help and doc/flags.md.
+std::vector<Field> RunFlags::fields() {
+    std::vector<Field> all = {
+        {"data", "train-data", &train_data,
+         "token shards to train on, a glob pattern; several with weights: 'a/*.bin:0.7,b/*.bin:0.3' (doc/formats.md)"},
+        {"data", "val-data", &val_data,
+         "token shards to validate on, a glob pattern (empty: no validation, as by default with a --train-data of your "
+         "own)"},
+        {"data", "tokenizer", &tokenizer, "tokenizer.json; empty: the one beside the training data"},
+        {"data", "shuffle", &shuffle, "read the training data in a new order in every epoch"},
+        Field{"data", "packing", &packing,
+              "how documents fill the rows of a batch; stream: rows start anywhere in the text; best-fit: rows start "
+              "at document boundaries and are filled with whole documents, the last one truncated (documents start "
+              "with --document-token or the tokenizer's separator); pad, for conversations: only whole documents, then "
+              "padding, and attention stays inside each document; with --depth best-fit, if it keeps at least half of "
+              "the tokens"}
+            .one_of({"stream", "best-fit", "pad"}),
+        Field{"data", "data-order", &data_order,
+              "own: a shuffle over all shards, the same at any --batch-size and number of ranks; llmc: the batches "
+              "that llm.c would read, which depend on both, skip the ends of shards and ignore --seed"}
+            .one_of({"own", "llmc"}),
+        Field{"data", "document-token", &document_token,
+              "the token before each document, 50256 in GPT-2's shards; attention is masked to stay inside documents"}
+            .from(0)
+            .or_else("none"),
+    };
+    append(all, model.fields());
+    append(
+        all,
+        {
+            Field{"batch", "batch-size", &batch_size,
+                  "sequences per micro-batch (B); auto: the largest that fits in memory and divides "
+                  "--total-batch-size; default: 12, but auto with --depth, or with --model and --total-batch-size; CPU "
+                  "ranks may have different numbers"}
+                .from(1, 1 << 20)
+                .zero_is("auto")
+                .or_else("default"),
+            Field{"batch", "total-batch-size", &total_batch_size,
+                  "tokens per step over all ranks, by gradient accumulation (0: one micro-batch per rank, with --depth "
+                  "from its scaling law; a resumed run keeps its number)"}
+                .from(0),
+            Field{"length", "steps", &steps, "optimizer steps (auto: from the targets below, else 2000)"}
+                .from(0)
+                .or_else("auto"),
+            Field{"length", "window-warmup-steps", &window_warmup_steps,
+                  "grow attention's windows linearly to full size over these steps, windows above 128 tokens in "
+                  "multiples of 128; validation and samples use full windows"}
+                .from(0),
+            Field{"length", "target-param-data-ratio", &target_param_data_ratio,
+                  "train for this many tokens per parameter, counting matrices and lm_head (0: none; with --depth 12)"}
+                .from(0),
+            Field{"length", "target-flops", &target_flops, "train for this many FLOPs (0: no target)"}.from(0),
+            Field{"length", "patience", &patience,
+                  "stop after this many validations in a row without a lower loss than before (0: do not)"}
+                .from(0),
+            Field{"length", "time-budget", &time_budget_s,
+                  "stop after this many seconds of training, as if at the last step (0: no limit)"}
+                .from(0),
+            Field{"length", "schedule-by", &schedule_by,
+                  "what learning rates and other schedules follow: steps, or the part of --time-budget that has "
+                  "passed, so that a run ends fully decayed on any machine (its first 10 steps do not count); auto: "
+                  "time if --time-budget is given and --steps is not"}
+                .one_of({"auto", "steps", "time"}),
+
+            Field{"optimizer", "recipe", &recipe,
+                  "learning rates, rules and schedules of each parameter group, as in the tables of doc/flags.md; the "
+                  "other flags of this section override parts of it; model: the recipe of the model's architecture"}
+                .one_of(recipe_choices()),
+            Field{"optimizer", "optimizer", &optimizer,
+                  "muon: Muon for the matrices inside the blocks, AdamW for everything else; adamw only with --recipe "
+                  "gpt2"}
+                .one_of(optimizer_names()),
+            Field{"optimizer", "learning-rate", &learning_rate, "peak learning rate of AdamW (only with --recipe gpt2)"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "embedding-learning-rate", &embedding_learning_rate,
+                  "peak learning rate of token and position embeddings; value embeddings scale with it"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "unembedding-learning-rate", &unembedding_learning_rate,
+                  "peak learning rate of an untied lm_head"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "scalar-learning-rate", &scalar_learning_rate,
+                  "peak learning rate of the x0 lambdas; residual lambdas, norm weights and biases scale with it"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "lr-schedule", &lr_schedule, "learning-rate schedule after warm-up"}.one_of(
+                {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid"}),
+            Field{"optimizer", "warmup-steps", &warmup_steps,
+                  "steps of linear warm-up (recipe: the recipe's, at most a tenth of the run's first --steps)"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "final-lr-fraction", &final_lr_fraction, "final learning rate as a fraction of the peak"}
+                .from(0, 1)
+                .or_else("recipe"),
+            Field{"optimizer", "decay-fraction", &decay_fraction,
+                  "fraction of all steps in which wsd and trapezoid decay"}
+                .from(0, 1)
+                .or_else("recipe"),
+            Field{"optimizer", "beta1", &beta1, "AdamW: decay of the first moment"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "beta2", &beta2, "AdamW: decay of the second moment"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the square root of the second moment"}
+                .from(0, 1)
+                .or_else("recipe"),
+            Field{"optimizer", "weight-decay", &weight_decay,
+                  "AdamW: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-learning-rate", &muon_learning_rate, "Muon: peak learning rate"}.from(0).or_else(
+                "recipe"),
+            Field{"optimizer", "muon-momentum", &muon_momentum, "Muon: Nesterov momentum at its peak"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-momentum-warmup-steps", &muon_momentum_warmup_steps,
+                  "Muon: steps in which momentum rises to its peak"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-momentum-start", &muon_momentum_start, "Muon: momentum at the first step"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-momentum-end", &muon_momentum_end,
+                  "Muon: momentum at the last step, reached while wsd and trapezoid decay"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}.from(0).or_else(
+                "recipe"),
+            Field{"optimizer", "muon-weight-decay-schedule", &muon_weight_decay_schedule,
+                  "Muon: cosine decays the weight decay to 0"}
+                .one_of({"recipe", "constant", "cosine"}),
+            {"optimizer", "muon-cautious", &muon_cautious,
+             "Muon: decay only where the update does not increase the weight's magnitude, if the recipe does"},
+            {"optimizer", "muon-equal-rows", &muon_equal_rows,
+             "MuonEq: normalize rows before Newton-Schulz, if the recipe does"},
+            {"optimizer", "muon-fixed-norm", &muon_fixed_norm,
+             "Muon+: rescale the update to the norm of an orthogonal matrix, if the recipe does"},
+            {"optimizer", "muon-second-moment", &muon_second_moment,
+             "NorMuon: divide rows or columns by their second moment, if the recipe does"},
+            Field{"optimizer", "muon-beta2", &muon_beta2, "NorMuon: decay of that second moment"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}.one_of(
+                {"polar-express", "quintic"}),
+            Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}.from(1,
+                                                                                                                    50),
+            {"optimizer", "scale-hyperparameters", &scale_hyperparameters,
+             "scale learning rates and weight decays from the reference batch size and length to this run's; --recipe "
+             "nanochat always does"},
+            Field{"optimizer", "reference-batch-size", &reference_batch_size,
+                  "tokens per step that the hyperparameters were tuned with"}
+                .from(1),
+            Field{"optimizer", "reference-tokens", &reference_tokens,
+                  "training tokens that the hyperparameters were tuned with (0: as in this run)"}
+                .from(0),
+            Field{"optimizer", "moments", &moments,
+                  "type in which AdamW's two moments and Muon's momentum are stored; bf16: half of the memory, rounded "
+                  "stochastically"}
+                .one_of({"fp32", "bf16"}),
+            Field{"optimizer", "dropout", &dropout,
+                  "dropout probability in training, of the embeddings and of what attention and MLP add to the "
+                  "residual stream (0: none); attention probabilities are not dropped"}
+                .from(0, 0.99),
+            Field{"optimizer", "grad-clip", &grad_clip, "clip the gradient to this global norm (0: no clipping)"}
+                .from(0)
+                .or_else("recipe"),
+
+            {"output", "out-dir", &out_dir, "folder for checkpoints and log.jsonl"},
+            {"output", "resume", &resume,
+             "resume from a run's folder, from one of its checkpoints, or with `auto` from the newest in --out-dir, if "
+             "any; flags that are not given keep the run's values"},
+            {"output", "init-from", &init_from,
+             "start from the weights of another model: a name that data/model.sh knows on the Hugging Face hub (gpt2, "
+             "SmolLM2-135M, ...), a folder of transformers (GPT-2, Llama, Mistral, NanoChat), a checkpoint, a run, or "
+             "a model file of llm.c; the model's flags follow it unless given"},
+            Field{"output", "checkpoint-every", &checkpoint_every, "steps between checkpoints (0: only at the end)"}
+                .from(0),
+            {"output", "async-checkpoint", &async_checkpoint,
+             "write checkpoints in the background, from a copy in host memory"},
+            Field{"output", "checkpoint-to", &checkpoint_to,
+                  "where ranks on several hosts save: rank0: parts travel to rank 0's --out-dir; shared: each rank "
+                  "writes to that folder; auto: shared where ranks see it, else rank0"}
+                .one_of({"auto", "shared", "rank0"}),
+            Field{"output", "keep", &keep, "number of checkpoints to keep"}.from(1),
+            {"output", "save-best", &save_best,
+             "also keep the checkpoint with the lowest validation loss; the link OUT/best points to it"},
+            Field{"output", "print-every", &print_every, "steps per line on the terminal; log.jsonl has every step"}
+                .from(1),
+            {"output", "summary", &summary,
+             "print the run's figures at the end as `name: value` lines, for scripts (doc/formats.md)"},
+            {"output", "results", &results,
+             "append a row to this table at the end of the run: commit, hash of the config, seed, bits per byte, ..."},
+            {"output", "description", &description, "description of this run in its row of --results"},
+            Field{"output", "log-to", &log_to,
+                  "also send log.jsonl to Weights & Biases (WANDB_MODE=offline: to files) or to TensorBoard's files in "
+                  "--out-dir during the run, with scripts/log_to.py"}
+                .one_of({"none", "wandb", "tensorboard", "wandb,tensorboard"}),
+            {"output", "profile", &profile,
+             "profile a few steps op by op: write a trace for ui.perfetto.dev to this file and print a table; ranks "
+             "after the first write FILE with .rankN before its extension (empty: off)"},
+            Field{"output", "profile-steps", &profile_steps, "steps to profile, after two of warm-up"}.from(1, 1000),
+            Field{"output", "val-every", &val_every, "steps between validations (0: only at the end)"}.from(0),
+            Field{"output", "val-tokens", &val_tokens,
+                  "tokens per validation, in whole sequences, the same ones at any --batch-size and number of ranks "
+                  "(0: all)"}
+                .from(0),
+            {"output", "eval-tasks", &eval_tasks,
+             "task files to score the model on, separated by commas; made by scripts/make_hellaswag.py and "
+             "scripts/make_core.py"},
+            Field{"output", "eval-tasks-every", &eval_tasks_every, "steps between scores (0: only at the end)"}.from(0),
+            Field{"output", "sample-every", &sample_every, "steps between samples (0: only at the end)"}.from(0),
+
+            {"sampling", "prompt", &prompt, "text that samples start with"},
+            Field{"sampling", "sample-tokens", &sample_tokens, "tokens per sample (0: no samples)"}.from(0),
+            Field{"sampling", "temperature", &temperature, "softmax temperature; 0: greedy"}.from(0),
+            Field{"sampling", "top-k", &top_k, "sample from the k most likely tokens (0: all)"}.from(0),
+            Field{"sampling", "top-p", &top_p,
+                  "sample from the most likely tokens that add up to this probability (1: all)"}
+                .from(0, 1),
+
+            Field{"machine", "device", &device, "auto: a GPU if there is one"}.one_of({"auto", "cuda", "cpu"}),
+            Field{
+                "machine", "dtype", &dtype,
+                "type of weights and activations; auto: bf16 on a GPU and on CPUs whose bf16 GEMMs are measured to be "
+                "1.3 times as fast or more, else fp32, and in a resumed run its type; fp8: bf16 (fp32 on the CPU) with "
+                "the blocks' large linear layers in FP8 (GPUs from sm_89; the CPU emulates the arithmetic)"}
+                .one_of({"auto", "fp32", "bf16", "fp8"}),
+            Field{"machine", "fp8-scaling", &fp8_scaling,
+                  "scales of FP8 tensors; current: from the tensor itself; delayed: of inputs and gradients from the "
+                  "largest magnitudes of earlier steps, so that each is read once instead of twice"}
+                .one_of({"current", "delayed"}),
+            Field{"machine", "fp8-amax-history", &fp8_amax_history,
+                  "steps whose largest magnitudes make a delayed scale: their maximum counts (1: the most recent one)"}
+                .from(1, 1 << 16),
+            Field{"machine", "recompute", &recompute,
+                  "activation checkpointing: recompute norms and GELU, or whole blocks, in the backward pass"}
+                .one_of({"none", "norms", "block"}),
+            Field{
+                "machine", "attention", &attention,
+                "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
+                "Anvil's; cudnn: cuDNN's, or an error; own: Anvil's, on Hopper with kernels written for it; mixed: "
+                "cuDNN's forward and Anvil's backward pass, which needs less memory than a deterministic one of cuDNN"}
+                .one_of({"auto", "own", "cudnn", "mixed"}),
+            {"machine", "deterministic", &deterministic,
+             "bit-reproducible backward pass in cuDNN's attention; false: its fastest (everything else is always "
+             "deterministic)"},
+            {"machine", "cuda-graph", &cuda_graph,
+             "capture forward and backward pass as a CUDA graph in the third step and replay it from then on: one "
+             "launch per step, the same bits; on one GPU, without dropout"},
+            {"machine", "dependent-launch", &dependent_launch,
+             "programmatic dependent launch: Anvil's own kernels start while the kernel before them ends, the same "
+             "bits; from Hopper on, with CUDA 12.3 or newer"},
+            {"machine", "tune-matmul", &tune_matmul,
+             "time GEMM algorithms on this GPU in the first step and keep the fastest in this file, for later runs "
+             "too; "
+             "auto: in ~/.cache/anvil (empty or off: cuBLASLt's heuristics)"},
+            {"machine", "peak-flops", &peak_flops,
+             "FLOP/s of this rank's device, of which MFU is a part; auto: the vendor's figure of a known GPU in bf16, "
+             "else measured and kept in ~/.cache/anvil; measure: measured again; a number (165e12); 0: no MFU"},
+            {"machine", "dry-run", &dry_run, "print the memory plan and exit"},
+            Field{"machine", "threads", &threads,
+                  "CPU threads (0: OMP_NUM_THREADS, else one per core, within the container's CPU quota)"}
+                .from(0, 4096),
+            {"machine", "seed", &seed, "seed of weights, data order and samples"},
+
+            Field{"ranks", "launcher", &launch.launcher,
+                  "which launcher's environment variables give rank and world size; none: a single rank"}
+                .one_of({"auto", "none", "mpi", "slurm", "torchrun"}),
+            Field{"ranks", "rank", &launch.rank, "this process's rank, without a launcher (-1: from the launcher)"}
+                .from(-1),
+            Field{"ranks", "world-size", &launch.world_size,
+                  "number of ranks, without a launcher or for `plan` (0: from the launcher)"}
+                .from(0, 1 << 16),
+            Field{"ranks", "local-rank", &launch.local_rank, "GPU to use on this host (-1: by order of the ranks)"}
+                .from(-1),
+            {"ranks", "master", &launch.master, "HOST[:PORT] of rank 0, where ranks meet without MPI"},
+            {"ranks", "interface", &launch.interface,
+             "this host's network interface for traffic to other hosts without MPI, such as eth0, also for NCCL "
+             "(empty: the one that reaches rank 0)"},
+            {"ranks", "supervise", &launch.supervise,
+             "train in a child process, and restart it from the newest checkpoint in --out-dir when a rank is lost, "
+             "without the ranks that do not come back within --comm-timeout. For one process, or ranks that were each "
+             "started with --rank"},
+            Field{"ranks", "max-restarts", &launch.max_restarts,
+                  "how often --supervise restarts; it also gives up after four restarts in a row without a new "
+                  "checkpoint"}
+                .from(0),
+            Field{"ranks", "virtual-ranks", &virtual_ranks,
+                  "run this many ranks in one process, taking turns, to try sharding without a second machine (0: off)"}
+                .from(0, 64),
+            {"ranks", "balance", &balance,
+             "how micro-batches are divided among CPU ranks; equal: the same number for all; auto: by each rank's "
+             "measured speed, again when that changes; 3,1: three for rank 0 and one for rank 1; FILE.jsonl: as in the "
+             "log of another run"},
+            Field{"ranks", "grad-comm", &grad_comm, "type in which gradients are communicated"}.one_of(
+                {"fp32", "bf16"}),
+            Field{"ranks", "reduce", &reduce,
+                  "how gradients are summed over ranks; all-to-all: in the order of ranks, rounded once, the same bits "
+                  "on any device and network; reduce-scatter: as the network does it; auto: all-to-all of bf16 "
+                  "where it is no slower: on one host, or with one CPU rank on each"}
+                .one_of({"auto", "all-to-all", "reduce-scatter"}),
+            Field{"ranks", "shard-ranks", &shard_ranks,
+                  "number of consecutive ranks among which the optimizer's state is sharded: with the ranks of one "
+                  "host, weights are gathered inside the host, and only sums of gradients cross between hosts; must "
+                  "divide the number of ranks (0, or more than there are: all)"}
+                .from(0, 1 << 16),
+            Field{"ranks", "zero-stage", &zero_stage,
+                  "what is sharded over the ranks: the optimizer's state (1), or gradients as well (2), of which a "
+                  "rank then holds only its own part and those of a few layers; gradients are then summed over the "
+                  "ranks in every micro-batch, not only in a step's last"}
+                .from(1, 2),
+            Field{"ranks", "islands", &islands,
+                  "number of groups of consecutive ranks that train on their own and average weights only every "
+                  "--outer-every steps, for slow links (DiLoCo, doc/distributed/islands.md); must divide the number of "
+                  "ranks "
+                  "(0: all ranks make each step together)"}
+                .from(0, 1 << 16),
+            Field{"ranks", "outer-every", &outer_every,
+                  "steps between two exchanges of the islands; validation, checkpoints and stops wait for the next one"}
+                .from(1),
+            Field{"ranks", "outer-lr", &outer_lr,
+                  "islands: learning rate of the outer step, which moves from the last common weights toward the "
+                  "islands' mean"}
+                .from(0),
+            Field{"ranks", "outer-momentum", &outer_momentum, "islands: Nesterov momentum of the outer step"}.from(
+                0, 0.9999999),
+            Field{"ranks", "outer-dtype", &outer_dtype,
+                  "islands: type of what they exchange; in bf16 and int8 (one scale per 64 values) the rounding error "
+                  "is carried over to the next time"}
+                .one_of({"fp32", "bf16", "int8"}),
+            Field{"ranks", "bucket-mb", &bucket_mb,
+                  "size of a gradient bucket: whole layers are communicated together up to this many MiB, counted in "
+                  "fp32 (0: 32, from 8 ranks on 4 per rank); does not apply to matrices under Muon"}
+                .from(0, 1 << 20),
+            Field{"ranks", "sum-order", &sum_order,
+                  "order in which micro-batches' gradients are summed; tree: the same bits on any number of ranks, if "
+                  "each has a power of two of micro-batches, at the cost of log2 of that number more gradient buffers"}
+                .one_of({"in-place", "tree"}),
+            {"ranks", "overlap", &overlap, "overlap communication of gradients and weights with computation"},
+            Field{"ranks", "check-replicas", &check_replicas,
+                  "steps between comparisons of all ranks' weights and speed (0: never)"}
+                .from(0),
+            {"ranks", "noise-scale", &noise_scale,
+             "estimate the gradient noise scale from how the gradients of ranks differ, or those of one rank's "
+             "micro-batches, and write it to log.jsonl"},
+            Field{"ranks", "comm-timeout", &comm_timeout_s, "seconds to wait for another rank before giving up"}.from(
+                0.1),
+            Field{"ranks", "io-timeout", &io_timeout_s,
+                  "seconds to wait for a rank that reads or writes files; at least --comm-timeout"}
+                .from(0.1),
+        });
+    return all;
+}
+
+void RunFlags::validate() const {
+    require(fp8() || fp8_scaling == "current" || source_of("fp8-scaling") == "the checkpoint",
+            "--fp8-scaling %s without --dtype fp8: give both, or leave it out", fp8_scaling.c_str());
+    require(target_flops == 0 || target_param_data_ratio == 0 || model.depth > 0,
+            "--target-flops and --target-param-data-ratio both say how long to train: give one");
+    given_peak(peak_flops);
+    require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
+    if (trains()) data_sources(train_data);
+    for (const auto& [flag, asked] :
+         {std::pair{"--packing", packing != "stream"}, {"weights", has_weights(train_data)}})
+        require(data_order == "own" || !asked || !trains(),
+                "--data-order llmc with %s: llm.c has windows of one data set only; leave one of them out", flag);
+    require(
+        data_order == "own" || zero_stage == 1,
+        "--data-order llmc with --zero-stage 2: each assigns a step's batches to ranks in its own way; leave one of "
+        "them out");
+    require(!has_weights(val_data),
+            "--val-data %s: expected one pattern without weights, the same tokens in every validation",
+            val_data.c_str());
+    require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
+    require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
+    const BalanceMode mode = balance_mode();
+    require(!mode.moves() || sum_order != "tree",
+            "--sum-order tree has the same bits whatever the ranks, and --balance %s moves work between them: leave "
+            "one of them out",
+            balance.c_str());
+    require(mode.is_equal() || !noise_scale,
+            "--noise-scale compares ranks with equal shares of a step: leave it or --balance %s out", balance.c_str());
+    const Recipe chosen = chosen_recipe();
+    const int64_t num_steps = steps.value_or(0);
+    // A run that is resumed and shortened keeps its warm-up.
+    require(chosen.warmup_steps <= num_steps || num_steps == 0 || source_of("warmup-steps") == "the checkpoint",
+            "--warmup-steps %ld is more than --steps %ld: lower one or raise the other", chosen.warmup_steps,
+            num_steps);
+    require(schedule_by != "time" || time_budget_s > 0,
+            "--schedule-by time needs a --time-budget: give its seconds, or leave it out");
+    require(patience == 0 || val_every > 0,
+            "--patience %ld counts validations during the run, and --val-every is 0: give the steps between them",
+            patience);
+    require(islands_of_run() == 0 || shard_ranks == 0,
+            "--islands and --shard-ranks: an island shards the optimizer's state among all of its ranks; leave "
+            "--shard-ranks out");
+    require(islands_of_run() == 0 || zero_stage == 1,
+            "--islands: an island shards the optimizer's state alone; leave --zero-stage 2 out");
+    require(islands_of_run() == 0 || schedule_by != "time",
+            "--islands: each has a clock of its own, which schedules cannot follow: give --steps, or --schedule-by "
+            "steps");
+    for (const auto& [flag, asked] : {std::pair{"--save-best", save_best}, {"--patience", patience > 0}})
+        require(!asked || !trains() || !val_data.empty(), "%s needs a validation loss: give --val-data", flag);
+    require(!prompt.empty() || sample_tokens == 0,
+            "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
+    require(!noise_scale || zero_stage == 1,
+            "--noise-scale needs each rank's own gradient of a step, which no rank has with --zero-stage 2: leave one "
+            "of them out");
+    require(top_p > 0, "--top-p 0 leaves no token to choose: give a probability above 0, up to 1");
+    require(!chosen.decays_late() || chosen.decay_fraction > 0,
+            "--lr-schedule %s needs a --decay-fraction above 0, such as 0.2", chosen.schedule_kind.c_str());
+    require(!chosen.decays_late() || num_steps == 0 ||
+                double(chosen.warmup_steps) + chosen.decay_fraction * double(num_steps) <= double(num_steps) + 0.5,
+            "--lr-schedule %s: --warmup-steps %ld and the last --decay-fraction %g of --steps %ld overlap: lower one "
+            "of them",
+            chosen.schedule_kind.c_str(), chosen.warmup_steps, chosen.decay_fraction, num_steps);
+}
+
+Recipe RunFlags::chosen_recipe() const {
+    using enum ParameterGroup;
+    const std::string name = recipe != "model" ? recipe : model.recipe();
+    Recipe r = find_recipe(name);
+    const bool gpt2 = name == "gpt2";
+    require(!learning_rate || gpt2,
+            "--recipe %s has a learning rate for each group: instead of --learning-rate give "
+            "--embedding-learning-rate, --unembedding-learning-rate, --scalar-learning-rate or --muon-learning-rate",
+            name.c_str());
+    if (optimizer != "recipe") r.set_optimizer(optimizer);
+    const auto replace = [](auto& value, const auto& by) { value = by.value_or(value); };
+    const auto scale = [&](ParameterGroup first, std::optional<double> to,
+                           std::initializer_list<ParameterGroup> others) {
+        if (!to) return;
+        for (const ParameterGroup other : others)
+            r.rule(other).learning_rate = *to * (r.rule(other).learning_rate / r.rule(first).learning_rate);
+        r.rule(first).learning_rate = *to;
+    };
+    replace(r.learning_rate, learning_rate);
+    for (GroupRule& rule : r.rules.groups) {
+        replace(rule.learning_rate, learning_rate);
+        replace(rule.beta1, beta1), replace(rule.beta2, beta2), replace(rule.eps, adam_eps);
+        if (rule.weight_decay > 0) replace(rule.weight_decay, weight_decay);
+    }
+    scale(embedding, embedding_learning_rate, {positions, value_embeddings});
+    scale(head, unembedding_learning_rate, {});
+    scale(x0_lambdas, scalar_learning_rate, {resid_lambdas, vectors});
+
+    if (lr_schedule != "recipe") r.schedule_kind = lr_schedule;
+    // The recipe's warm-up is for long runs. RunConfig calls this again once it knows the length.
+    if (steps) r.warmup_steps = std::min(r.warmup_steps, *steps / 10);
+    replace(r.warmup_steps, warmup_steps);
+    replace(r.final_fraction, final_lr_fraction), replace(r.decay_fraction, decay_fraction);
+    replace(r.grad_clip, grad_clip);
+
+    MuonConfig& muon = r.rules.muon;
+    replace(r.rules.muon_learning_rate, muon_learning_rate);
+    if (muon_momentum) {
+        // If the momentum is constant, it stays constant.
+        if (r.momentum.start == r.momentum.peak) r.momentum.start = *muon_momentum;
+        if (r.momentum.end == r.momentum.peak) r.momentum.end = *muon_momentum;
+        r.momentum.peak = *muon_momentum;
+    }
+    replace(r.momentum.start, muon_momentum_start), replace(r.momentum.end, muon_momentum_end);
+    replace(r.momentum.warmup_steps, muon_momentum_warmup_steps);
+    replace(muon.weight_decay, muon_weight_decay), replace(muon.beta2, muon_beta2);
+    if (muon_weight_decay_schedule != "recipe") r.cosine_muon_decay = muon_weight_decay_schedule == "cosine";
+    muon.equal_rows &= muon_equal_rows, muon.fixed_norm &= muon_fixed_norm;
+    muon.second_moment &= muon_second_moment, muon.cautious &= muon_cautious;
+    muon.newton_schulz = muon_coefficients == "quintic" ? NewtonSchulzOptions::quintic(muon_iterations)
+                                                        : NewtonSchulzOptions::polar_express(muon_iterations);
+    r.rules.bf16_moments = moments == "bf16", r.rules.seed = uint64_t(seed);
+    return r;
+}
+
+Recompute RunFlags::recompute_mode() const {
+    return recompute == "block" ? Recompute::block : recompute == "norms" ? Recompute::norms : Recompute::none;
+}
+
+SampleConfig RunFlags::sample() const {
+    return {.num_tokens = sample_tokens, .temperature = temperature, .top_k = top_k, .top_p = top_p};
+}
+
+std::vector<std::string> RunFlags::task_files() const {
+    std::vector<std::string> files;
+    for (size_t begin = 0, end; begin < eval_tasks.size(); begin = end + 1) {
+        end = std::min(eval_tasks.find(',', begin), eval_tasks.size());
+        files.push_back(eval_tasks.substr(begin, end - begin));
+    }
+    return files;
+}
+
+std::string RunFlags::tokenizer_path() const {
+    if (!tokenizer.empty()) return tokenizer;
+    const std::string data = evaluates() && !val_data.empty() ? val_data : data_sources(train_data)[0].pattern;
+    return std::filesystem::path(data).parent_path() / "tokenizer.json";
+}

@@ -1,0 +1,203 @@
+// See supervise.h.
+#include "llmc/run/supervise.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include "llmc/base/check.h"          // require, format, kExitRank
+#include "llmc/base/host_cpus.h"      // use_given_cores
+#include "llmc/comm/launch/launch.h"  // detect_launch
+
+namespace {
+
+constexpr const char* kVariable =
+    "ANVIL_SUPERVISED";        // "7 1 0": the pipe to the supervisor, has_saved(), is_restarted()
+constexpr int kFruitless = 4;  // ends in a row without a new checkpoint: no more restarts
+constexpr double kFirstPauseS = 0.5, kLongestPauseS = 60;
+
+// The signals that ask a run to stop, without those that are ignored (nohup).
+constexpr int kStops[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+
+sigset_t watched_signals() {
+    sigset_t all;
+    sigemptyset(&all);
+    for (const int signal : kStops) {
+        struct sigaction before = {};
+        sigaction(signal, nullptr, &before);
+        if (before.sa_handler != SIG_IGN) sigaddset(&all, signal);
+    }
+    for (const int signal : {SIGCHLD, SIGTSTP, SIGCONT}) sigaddset(&all, signal);
+    return all;
+}
+
+std::string ending_of(int status) {
+    return WIFSIGNALED(status) ? format("was ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                               : format("ended with exit code %d", WEXITSTATUS(status));
+}
+
+class Supervisor {
+public:
+    Supervisor(const RunFlags& flags, char** argv)
+        : flags_(flags), argv_(argv), who_(format("rank %d", std::max(0, flags.launch.rank))) {
+        signals_ = watched_signals();
+        require(pipe2(saved_, O_NONBLOCK | O_CLOEXEC) == 0, "--supervise: no pipe can be made: %s",
+                std::strerror(errno));
+        sigprocmask(SIG_BLOCK, &signals_, &mask_before_);
+    }
+
+    int run() {
+        int fruitless = 0;
+        for (int restarts = 0;; restarts++) {
+            start(restarts > 0);
+            const int status = await_end();
+            const bool is_lost = WIFSIGNALED(status) || WEXITSTATUS(status) == kExitRank;
+            if (stop_ || !is_lost) return end_as(status);
+            fruitless = count_saved() ? 0 : fruitless + 1;
+            const std::string ending = ending_of(status);
+            if (fruitless == kFruitless) {
+                std::fprintf(stderr,
+                             "error: --supervise: %s %s, the %dth time in a row before a checkpoint: not started "
+                             "again\n",
+                             who_.c_str(), ending.c_str(), kFruitless);
+                return end_as(status);
+            }
+            if (restarts == flags_.launch.max_restarts) {
+                std::fprintf(stderr, "error: --supervise: %s %s, and was started again %d times (--max-restarts)\n",
+                             who_.c_str(), ending.c_str(), restarts);
+                return end_as(status);
+            }
+            const double pause_s = std::min(kLongestPauseS, kFirstPauseS * (1 << fruitless));
+            std::fprintf(stderr, "warning: --supervise: %s %s: it starts again in %g s, from the newest checkpoint\n",
+                         who_.c_str(), ending.c_str(), pause_s);
+            pause(pause_s);
+            if (stop_) return end_as(status);
+        }
+    }
+
+private:
+    const RunFlags& flags_;
+    char** argv_;
+    const std::string who_;
+    sigset_t signals_, mask_before_;
+    int saved_[2] = {-1, -1};
+    bool has_saved_ = false, stop_ = false;
+    pid_t child_ = -1;
+
+    void start(bool again) {
+        const pid_t parent = getpid();
+        std::fflush(nullptr);
+        child_ = fork();
+        require(child_ >= 0, "--supervise: no process can be started: %s", std::strerror(errno));
+        if (child_ > 0) return;
+        setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(kExitRank);  // the parent died before prctl()
+        signal(SIGTTOU, SIG_IGN);                   // the child may write to the terminal from the background
+        sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+        use_given_cores();
+        fcntl(saved_[1], F_SETFD, 0);
+        setenv(kVariable, format("%d %d %d", saved_[1], int(has_saved_), int(again)).c_str(), 1);
+        execv("/proc/self/exe", argv_);
+        std::fprintf(stderr, "error: --supervise: the program cannot be started again: %s\n", std::strerror(errno));
+        _exit(kExitUsage);
+    }
+
+    void take(int signal) {
+        if (signal == SIGCHLD) return;
+        if (signal == SIGTSTP) {  // Ctrl-Z stops both processes
+            if (child_ > 0) kill(child_, SIGSTOP);
+            raise(SIGSTOP);
+        } else if (signal == SIGCONT) {
+            if (child_ > 0) kill(child_, SIGCONT);
+        } else {
+            stop_ = true;
+            if (child_ > 0) kill(child_, signal);
+        }
+    }
+
+    int await_end() {
+        for (;;) {
+            int status = 0;
+            if (waitpid(child_, &status, WNOHANG) == child_) {
+                child_ = -1;
+                return status;
+            }
+            if (const int signal = sigwaitinfo(&signals_, nullptr); signal > 0) take(signal);
+        }
+    }
+
+    void pause(double seconds) {
+        timespec end, now;
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec += time_t(seconds), end.tv_nsec += long((seconds - double(time_t(seconds))) * 1e9);
+        while (!stop_) {
+            clock_gettime(CLOCK_MONOTONIC, &now);
+            const double left_s = double(end.tv_sec - now.tv_sec) + double(end.tv_nsec - now.tv_nsec) * 1e-9;
+            if (left_s <= 0) return;
+            const timespec left = {time_t(left_s), long((left_s - double(time_t(left_s))) * 1e9)};
+            if (const int signal = sigtimedwait(&signals_, nullptr, &left); signal > 0) take(signal);
+        }
+    }
+
+    // Whether the child has completed a checkpoint.
+    bool count_saved() {
+        char bytes[4096];
+        bool any = false;
+        while (read(saved_[0], bytes, sizeof(bytes)) > 0) any = true;
+        has_saved_ |= any;
+        return any;
+    }
+
+    int end_as(int status) {
+        if (WIFEXITED(status)) return WEXITSTATUS(status);
+        // Ends as the child did, by the same signal, but without a core dump.
+        const int signal = WTERMSIG(status);
+        std::fflush(nullptr);
+        prctl(PR_SET_DUMPABLE, 0);
+        ::signal(signal, SIG_DFL);
+        sigset_t one;
+        sigemptyset(&one);
+        sigaddset(&one, signal);
+        raise(signal);
+        sigprocmask(SIG_UNBLOCK, &one, nullptr);
+        return 128 + signal;
+    }
+};
+
+}  // namespace
+
+int supervise(const RunFlags& flags, char** argv) {
+    require(flags.resume.empty() || flags.resume == "auto",
+            "--supervise continues from the newest checkpoint in --out-dir, and --resume %s is another: leave --resume "
+            "out, "
+            "and give that run's folder as --out-dir",
+            flags.resume.c_str());
+    const Launch launch = detect_launch(flags.launch);
+    require(launch.meet == Launch::Meet::nobody || flags.launch.rank >= 0,
+            "--supervise is for one process, or for ranks that are started one by one with --rank; ranks of %s must be "
+            "started again by it: torchrun --max-restarts, scripts/slurm.sh (doc/distributed/failures.md)",
+            launch.source.c_str());
+    return Supervisor(flags, argv).run();
+}
+
+Supervised::State::State() {
+    const char* text = std::getenv(kVariable);
+    int saved = 0, again = 0;
+    if (!text || std::sscanf(text, "%d %d %d", &pipe, &saved, &again) != 3) return;
+    is_child = true, has_saved = saved != 0, is_restarted = again != 0;
+    unsetenv(kVariable);  // programs started from here are not supervised
+    fcntl(pipe, F_SETFD, FD_CLOEXEC);
+}
+
+void Supervised::say_saved() {
+    if (state().pipe >= 0) [[maybe_unused]]
+        const ssize_t written = write(state().pipe, "s", 1);
+}

@@ -1,0 +1,152 @@
+// The values that follow from flags, model and ranks together: batch, length, learning rates.
+#include "llmc/run/run_config.h"
+#include "llmc/model/flops.h"
+#include "test/testing.h"
+
+static const Fits kAlways = [](const StepConfig&) { return true; };
+
+static RunFlags of_depth(int depth) {
+    RunFlags config;
+    config.model.depth = depth;
+    return config;
+}
+static RunConfig resolve(const RunFlags& flags, const GptShape& shape, int64_t world_size, const Fits& fits) {
+    return {decide(flags, shape, world_size, fits), shape, world_size};
+}
+static RunConfig resolved(const RunFlags& config, int64_t world_size = 1, const Fits& fits = kAlways) {
+    return resolve(config, config.model.shape(32768), world_size, fits);
+}
+
+TEST_CASE("a depth makes a whole run, and any flag overrides a part of it", "[run_config]") {
+    const RunConfig run = resolved(of_depth(12), 8);
+    CHECK(run.flags.total_batch_size == 524288);
+    CHECK(run.steps == 2520);  // nano_model.md's table: 12 tokens for each parameter
+    CHECK(run.step.B == 32);
+    CHECK(run.step.accumulation == 1);
+    CHECK(std::string(run.recipe.name) == "nanochat");
+    CHECK(run.recipe.muon());
+    CHECK(run.recipe.rules.muon.weight_decay == Approx(0.28));
+    CHECK(contains(run.derivation, "steps: 2520 = D / B"));
+
+    RunFlags asked = of_depth(12);
+    asked.target_param_data_ratio = 8;
+    asked.batch_size = 4;
+    CHECK(resolved(asked, 8).steps == 1680);  // two thirds
+    CHECK(resolved(asked, 8).step.B == 4);
+    CHECK(resolved(asked, 8).step.accumulation == 8);
+    asked.steps = 100, asked.warmup_steps = 10;
+    CHECK(resolved(asked, 8).steps == 100);
+    asked.total_batch_size = 1 << 18;
+    CHECK(resolved(asked, 8).flags.total_batch_size == 1 << 18);
+    asked.recipe = "stage-a";
+    CHECK(std::string(resolved(asked, 8).recipe.name) == "stage-a");
+
+    // d24 of the speedrun: batch and rates are those of the ratio, whatever ends the run.
+    RunFlags deep = of_depth(24);
+    deep.target_param_data_ratio = 8;
+    const RunConfig d24 = resolved(deep, 8);
+    CHECK(d24.flags.total_batch_size == 1 << 20);
+    CHECK(d24.steps == 5568);
+    CHECK(d24.recipe.rules.muon_learning_rate == Approx(0.02 * std::sqrt(2.)));
+}
+
+TEST_CASE("the largest batch that divides a step's sequences and fits", "[run_config]") {
+    RunFlags config;
+    config.model.model = "gpt2-124M";
+    config.batch_size = 0;
+    config.total_batch_size = 96 * 1024;
+    const auto up_to = [](int64_t B) { return [B](const StepConfig& step) { return step.B <= B; }; };
+    const auto batch = [&](int64_t most, int64_t ranks) {
+        return resolve(config, config.model.shape(0), ranks, up_to(most)).step.B;
+    };
+    CHECK(batch(1000, 1) == 96);
+    CHECK(batch(95, 1) == 48);
+    CHECK(batch(20, 1) == 16);
+    CHECK(batch(7, 1) == 6);
+    CHECK(batch(0, 1) == 1);
+    CHECK(batch(20, 4) == 12);
+    CHECK(contains(error_of([&] { batch(20, 5); }), "--total-batch-size 98304 is no whole number of sequences"));
+    config.total_batch_size = 0;
+    CHECK(contains(error_of([&] { batch(20, 1); }), "--batch-size auto divides --total-batch-size: give that, too"));
+}
+
+TEST_CASE("a run ends after so many steps, tokens for each parameter, or FLOPs", "[run_config]") {
+    RunFlags config;
+    config.model.model = "gpt2-124M";
+    config.total_batch_size = 524288, config.batch_size = 8;
+    const GptShape shape = config.model.shape(0);
+    const auto steps = [&] { return resolve(config, shape, 1, kAlways).steps; };
+    CHECK(steps() == 2000);
+    config.target_flops = 1e18;
+    CHECK(steps() == std::llround(1e18 / (flops_per_token(ParameterList(shape), 1024) * 524288)));
+    config.target_flops = 1e12;
+    CHECK(contains(error_of(steps), "--target-flops 1e+12 is less than half a step: the nearest that works is"));
+    config.target_flops = 0, config.target_param_data_ratio = 20;
+    CHECK(steps() == int64_t(20. * (84934656 + 50257 * 768) / 524288));
+    config.target_param_data_ratio = 0.001;
+    CHECK(contains(error_of(steps), "--target-param-data-ratio 0.001 gives no step of 524288 tokens"));
+    config.target_flops = 1e18;
+    CHECK(contains(error_of(steps), "both say how long to train: give one"));
+    config.target_flops = config.target_param_data_ratio = 0, config.steps = 7, config.warmup_steps = 2;
+    CHECK(steps() == 7);
+    config.document_token = 50257;
+    CHECK(contains(error_of(steps), "--document-token 50257: the vocabulary has the tokens 0 to 50256"));
+}
+
+TEST_CASE("the warm-up that nobody gave fits the run, and one that was given stays", "[run_config]") {
+    RunFlags config;
+    config.model.model = "gpt2-124M";
+    const auto warmup = [&](std::optional<int64_t> steps) {
+        config.steps = steps;
+        return resolve(config, config.model.shape(0), 1, kAlways).recipe.warmup_steps;
+    };
+    CHECK(warmup(0) == 0);
+    CHECK(warmup(5) == 0);
+    CHECK(warmup(50) == 5);
+    CHECK(warmup(999) == 99);
+    for (const int64_t steps : {1000, 20000}) CHECK(warmup(steps) == 100);
+    CHECK(warmup({}) == 100);
+    config.warmup_steps = 6;
+    CHECK(warmup(6) == 6);
+    CHECK(contains(error_of([&] { warmup(5); }), "--warmup-steps 6 is more than --steps 5"));
+
+    RunFlags derived = of_depth(12);
+    CHECK(resolved(derived).recipe.warmup_steps == 40);
+    derived.steps = 5;
+    CHECK(resolved(derived).recipe.warmup_steps == 0);
+    // Also where the scaling law gives fewer steps than the recipe's warm-up has.
+    derived.steps.reset(), derived.target_param_data_ratio = 0.1;
+    CHECK(resolved(derived).steps == 21);
+    CHECK(resolved(derived).recipe.warmup_steps == 2);
+}
+
+TEST_CASE("a depth without steps says so", "[run_config]") {
+    RunFlags config = of_depth(12);
+    config.steps = 0;
+    const RunConfig run = resolved(config);
+    CHECK(run.steps == 0);
+    CHECK(contains(run.derivation, "\nsteps: 0, as asked\n"));
+}
+
+TEST_CASE("what rank 0 has decided is the same on the others, but for what is theirs", "[run_config]") {
+    RunFlags flags = of_depth(12);
+    flags.learning_rate.reset(), flags.prompt = "a \"b\"\n", flags.threads = 3, flags.launch.rank = 0;
+    flags.sources["seed"] = "the command line";
+    const GptShape shape = flags.model.shape(32768);
+    const Decision decision = decide(flags, shape, 8, kAlways);
+    CHECK(decision.flags.sources == std::map<std::string, std::string>{{"seed", "the command line"},
+                                                                       {"total-batch-size", "--depth"},
+                                                                       {"steps", "--depth"},
+                                                                       {"batch-size", "memory"}});
+    RunFlags own = flags;
+    own.threads = 7, own.launch.rank = 5, own.seed = 0;
+    const Decision there = received(text_of(decision), own);
+    CHECK((there.flags.threads == 7 && there.flags.launch.rank == 5 && there.flags.seed == flags.seed));
+    CHECK(there.flags.sources == decision.flags.sources);
+    RunConfig here(decision, shape, 8), over_there(there, shape, 8);
+    over_there.flags.threads = 3, over_there.flags.launch.rank = 0;
+    CHECK(to_json(over_there.flags.fields()) == to_json(here.flags.fields()));
+    CHECK(over_there.recipe.table() == here.recipe.table());
+    CHECK((over_there.steps == here.steps && over_there.step.B == here.step.B));
+    CHECK(over_there.derivation == here.derivation);
+}

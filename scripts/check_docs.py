@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that what README.md, the other pages in the root folder and those of doc/ tell a reader to type, open or click exists.
+"""Checks that what README.md, the other pages in the root folder, those of doc/ and each folder's README tell a reader to type, open or
+click exists.
 
     python3 scripts/check_docs.py          prints FILE:LINE: what is wrong, for every finding; exit code 1 if any
     python3 scripts/check_docs.py --test   tests the checker on small broken pages
@@ -22,7 +23,7 @@ import sys
 import tempfile
 
 FOLDERS = ("llmc", "test", "dev", "python", "scripts", "data", "doc", "make", ".ci", ".github")
-PAGES = re.compile(r"[A-Z_]+\.md|doc/([\w-]+/)?[\w-]+\.md|\.github/.*\.md|dev/LOG\.md|dev/log/\w+\.md")
+PAGES = re.compile(r"[A-Z_]+\.md|doc/([\w-]+/)?[\w-]+\.md|llmc/([\w-]+/)+README\.md|\.github/.*\.md|dev/LOG\.md|dev/log/\w+\.md")
 # Flags of other programs that pages mention on their own.
 FLAGS_OF_OTHERS = {
     "--bind-to", "--mca", "--host", "--map-by", "--hostfile", "--oversubscribe", "--allow-run-as-root",  # mpirun
@@ -453,6 +454,8 @@ def findings_in_page(tree, page):
             # The tables of NEIGHBORS name other projects' files and flags; scripts/check_neighbors.py looks for them there.
             for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", "" if page == NEIGHBORS and line.startswith("|") else line):
                 found += findings_in_inline(tree, code.strip())
+                if page.startswith("llmc/") and FILE_NAME.match(code) and not (tree.root / page).with_name(code).exists():
+                    found.append(f"{code} is not in this folder")
             for path in re.findall(r"(?<![\w/`.-])(doc/(?:[\w-]+/)?[\w-]+\.md)", line):
                 if path not in tree.files:
                     found.append(f"there is no {path}")

@@ -11,6 +11,7 @@
   test/cuda/). Other tests are in test/F/ for a folder F of llmc/, for scripts/ or dev/.
 - A file name identifies a file: it occurs in one folder only. Mirrored files differ in their ending or in `_test`, except for
   an op's declaration and its CPU implementation, and for its kernels and their benchmark.
+- Each folder of llmc/ has a README.md of at most twelve lines: what it is, where to start, what stays out.
 - Only .cpp files include headers of other projects, which are slow to compile, and some of which nvcc rejects.
 """
 
@@ -110,6 +111,14 @@ def repeated_names(root):
             yield f"{paths[0]}: the name {name} occurs again: {', '.join(paths[1:])}"
 
 
+def folders_without_readme(root):
+    folders = {path.parent for path in (root / "llmc").rglob("*") if path.suffix in SOURCE and path.parent.name != "include"}
+    for folder in sorted(folders):
+        page = folder / "README.md"
+        if not page.is_file() or page.read_text(encoding="utf-8").count("\n") > 12:
+            yield f"{folder.relative_to(root)}: expected a README.md of at most twelve lines: what it is, where to start, what stays out"
+
+
 def foreign_headers(root):
     for path in sources(root):
         name = path.relative_to(root).as_posix()
@@ -124,6 +133,7 @@ def foreign_headers(root):
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     found = [*missing_mirrors(root), *missing_entries(root), *misplaced_tests(root), *repeated_names(root), *foreign_headers(root)]
+    found += folders_without_readme(root)
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

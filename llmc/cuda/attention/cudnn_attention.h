@@ -1,6 +1,6 @@
 /*
-Causal self-attention by cuDNN's fused kernels, in bf16, on the same tensors as llmc/cuda/attention/attention.cuh, so that either
-can run forward and either backward (equations and shapes: llmc/ops/attention.h).
+Causal self-attention by cuDNN's fused kernels, in bf16, on the same tensors as llmc/cuda/attention/attention.cuh, so
+that either can run forward and either backward (equations and shapes: llmc/ops/attention.h).
 
   CudnnAttention attention(cuda);
   if (attention.supports(shape, &why)) cuda.reserve_workspace(attention.workspace_bytes(shape));     makes the plans

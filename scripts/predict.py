@@ -132,6 +132,10 @@ STRONG = [
     ("7B", LLAMA_7B, 2**22, 4096, 4, [64, 256, 1024]),
 ]
 
+# One level of sharding or two: numbers of ranks and sequences of each, for 1558M, and --shard-ranks (0: one level).
+GROUPED = [(64, 16), (256, 4), (512, 2), (1024, 1)]
+GROUPS = [0, 8, 64]
+
 
 def plan(flags, environment=None):
     """(facts, events) of a plan, from --trace."""
@@ -303,6 +307,19 @@ def strong_facts():
     return all_facts
 
 
+def groups_table():
+    rows = []
+    for name, optimizer in [("AdamW", []), ("Muon", ["--optimizer", "muon"])]:
+        for ranks, sequences in GROUPED:
+            flags = ["--gpu", "H100", "--world-size", str(ranks), *GPT2_1558M, *optimizer, "--batch-size", str(sequences)]
+            cells = []
+            for group in GROUPS:
+                facts = plan(flags + (["--shard-ranks", str(group)] if group else []))[0] if group < ranks else None
+                cells.append(f"{digits(facts['cases']['mid']['step_ms']):g}" if facts else "")
+            rows.append([name, str(ranks), *cells])
+    return table(["1558M, 1 M tokens per step", "ranks", "one level", *(f"`--shard-ranks {group}`" for group in GROUPS[1:])], rows)
+
+
 def strong_table(strong):
     rows = []
     for name, _, tokens, length, _, all_ranks in STRONG:
@@ -385,6 +402,8 @@ def main():
     wanted[page] = between(page, begin, end, scales_table())
     begin, end = "<!-- strong scaling: scripts/predict.py -->", "<!-- end of strong scaling -->"
     wanted[page] = between(page, begin, end, strong_table(strong_facts()), wanted[page])
+    begin, end = "<!-- two levels: scripts/predict.py -->", "<!-- end of two levels -->"
+    wanted[page] = between(page, begin, end, groups_table(), wanted[page])
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:

@@ -2,10 +2,11 @@
 #include "llmc/run/run_config.h"
 #include <algorithm>
 #include <cmath>
-#include "llmc/base/check.h"         // require, format
-#include "llmc/base/json.h"          // OrderedJson
-#include "llmc/model/flops.h"        // flops_per_token, matmul_parameters
-#include "llmc/run/depth_scaling.h"  // depth_run
+#include "llmc/base/check.h"          // require, format
+#include "llmc/base/json.h"           // OrderedJson
+#include "llmc/model/flops.h"         // flops_per_token, matmul_parameters
+#include "llmc/optim/update_rules.h"  // shards_whole_matrices
+#include "llmc/run/depth_scaling.h"   // depth_run
 
 namespace {
 

@@ -20,7 +20,7 @@ $(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 -include $(EMULATED_BENCH:$(E)/bench/%=$(E)/dev/bench/%.cu.d)
 
 bench-scaling: $(BIN)train_gpt ## tok/s of 1, 2, 4, ... ranks, into doc/performance.md; some minutes
-	@python3 scripts/bench_scaling.py --program $(or $(BIN),./)train_gpt $(BENCH_ARGS)
+	@python3 dev/results/bench_scaling.py --program $(or $(BIN),./)train_gpt $(BENCH_ARGS)
 
 bench-cpu: ## a training step on the CPU, op by op, beside the machine's limits, into doc/performance.md; some minutes
 	@+$(SUBMAKE) run-bench-cpu VARIANT=$(HOST_VARIANT)
@@ -54,4 +54,4 @@ run-bench-smoke: $(SMOKE_HOST) $(filter %/cpu_steps,$(BENCH)) $(SMOKE_EMULATED)
 	  $$bench --smoke --json $(O)/bench-smoke.jsonl; done; \
 	for bench in $(SMOKE_HOST); do $$bench --smoke --bf16 --json $(O)/bench-smoke.jsonl; done; \
 	for bench in $(SMOKE_EMULATED); do $$bench --smoke --fp32 --json $(O)/bench-smoke.jsonl; done; \
-	python3 scripts/perf_table.py --validate $(O)/bench-smoke.jsonl
+	python3 dev/results/perf_table.py --validate $(O)/bench-smoke.jsonl

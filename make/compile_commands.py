@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes how the build compiles each file, for editors and clang-tidy: make compile_commands.json
 
-    make -nBk V=1 objects | python3 scripts/compile_commands.py > compile_commands.json
+    make -nBk V=1 objects | python3 make/compile_commands.py > compile_commands.json
 
-Tests are compiled in joined sources (scripts/join_sources.py): each gets the command of its joined source. Kernels get the
+Tests are compiled in joined sources (make/join_sources.py): each gets the command of its joined source. Kernels get the
 command for the emulated GPU, which needs no CUDA toolkit.
 """
 
@@ -30,7 +30,7 @@ def main():
             words = shlex.split(line)
         except ValueError:
             continue  # a line of a multi-line shell command
-        if "scripts/join_sources.py" in words and "--part" in words:
+        if "make/join_sources.py" in words and "--part" in words:
             out, files = joined_sources(words)
             joined[out] = files
         elif "-c" in words and words[-2:-1] == ["-o"]:

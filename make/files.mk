@@ -69,7 +69,7 @@ TEST_ENGINE := $(if $(NEED_ENGINE),$(ENGINE),$(OP_ENGINE))
 OPS_FILES  := $(filter $(patsubst llmc/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
 HOST_FILES := $(filter-out $(OPS_FILES),$(filter %.cpp,$(TEST_FILES)))
 CUDA_FILES := $(filter %.cu,$(TEST_FILES))
-# Most of a test's compile time is for headers (5 s per source), so scripts/join_sources.py joins many tests into one source, unless OP
+# Most of a test's compile time is for headers (5 s per source), so make/join_sources.py joins many tests into one source, unless OP
 # names a topic. With ccache there are more and smaller sources, so that fewer tests are compiled again after a change.
 # $(call joined,FOLDER,FILES,NUMBER OF SOURCES,NAME)
 joined = $(if $(OP_TESTS),$(2:%=$(1)/%.o),$(if $(2),$(patsubst %,$(1)/test/joined_%-of-$(3)_$(4).o,$(shell seq $(3)))))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/hide_names.sh OBJECT NAME RESULT: copies an object and makes all its symbols local except NAME. An error if it has no
+# make/hide_names.sh OBJECT NAME RESULT: copies an object and makes all its symbols local except NAME. An error if it has no
 # such symbol, or static initializers, which would run before main().
 set -euo pipefail
 export LC_ALL=C

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Joins sources into one, so that the compiler reads their headers once: tests, and the sources of `make cuda-link`.
 
-    python3 scripts/join_sources.py [--part I-of-N] [--main] FILE... > JOINED
+    python3 make/join_sources.py [--part I-of-N] [--main] FILE... > JOINED
 
 --part 2-of-8 takes every eighth file from the second on. --main adds a main() that calls the main() of each file with the
 program's arguments, up to the first that fails.

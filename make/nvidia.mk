@@ -2,7 +2,7 @@
 
 NVDISASM ?= $(firstword $(wildcard $(CUDA_DIR:%=%/bin/nvdisasm) $(NVIDIA_WHEELS:%=%/cu13/bin/nvdisasm)))
 cuda-check: ## every kernel compiled by nvcc: no spills, wide loads, registers as in doc/results/registers.txt (RENEW=1 writes it)
-	$(if $(filter 100,$(NVCC_CHIPS)),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc --cxx $(CXX) $(addprefix --nvdisasm ,$(NVDISASM)) -j$(JOBS) $(if $(RENEW),--renew),\
+	$(if $(filter 100,$(NVCC_CHIPS)),@python3 dev/lint/check_kernels.py $(CUDA_DIR)/bin/nvcc --cxx $(CXX) $(addprefix --nvdisasm ,$(NVDISASM)) -j$(JOBS) $(if $(RENEW),--renew),\
 	  @echo 'cuda-check: skipped: no nvcc that compiles for sm_100 (CUDA 12.8 or newer; CUDA_HOME)')
 
 cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked with NVIDIA's libraries, not run
@@ -21,7 +21,7 @@ TESTED_CU  := $(sort $(wildcard test/*/*_cuda_test.cu))
 $(J)/tests_1.cu: JOINED = $(wordlist 1,22,$(TESTED_CU))
 $(J)/tests_2.cu: JOINED = $(wordlist 23,$(words $(TESTED_CU)),$(TESTED_CU))
 $(J)/benches.cu: JOINED = $(sort $(wildcard dev/bench/*.cu))
-$(J)/tests_1.cu $(J)/tests_2.cu $(J)/benches.cu: scripts/join_sources.py $(TESTED_CU) $(wildcard dev/bench/*.cu)
+$(J)/tests_1.cu $(J)/tests_2.cu $(J)/benches.cu: make/join_sources.py $(TESTED_CU) $(wildcard dev/bench/*.cu)
 	@mkdir -p $(@D)
 	$(Q)python3 $< $(JOINED) > $@
 $(J)/kernels.cu: $(CUDA_KERNELS)

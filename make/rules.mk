@@ -44,7 +44,7 @@ $(O)/$(1)/%.o: % $(O)/flags | headers
 	@mkdir -p $$(@D)
 	$$(call say,CXX,"$$<$(if $(filter-out only,$(1)), ($(1)))")
 	$$(Q)$$(CCACHE) $$(COMPILE) $(NOT_UNIQUE) -DANVIL_KERNELS=kKernels_$(1) -MMD -MP -MF $$(@:.o=.d) -MT $$@ -c $$< -o $$(@:.o=.all.o)
-	$(if $(filter-out only,$(1)),$$(Q)scripts/hide_names.sh $$(@:.o=.all.o) kKernels_$(1) $$@,$$(Q)mv $$(@:.o=.all.o) $$@)
+	$(if $(filter-out only,$(1)),$$(Q)make/hide_names.sh $$(@:.o=.all.o) kKernels_$(1) $$@,$$(Q)mv $$(@:.o=.all.o) $$@)
 endef
 $(foreach level,$(LEVELS),$(eval $(call kernel_rules,$(level))))
 $(O)/llmc/cpu/chosen_kernels.cpp.o: private CPPFLAGS += '-DANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))'
@@ -94,7 +94,7 @@ $(E)/test/joined_%_cuda.cu: FILES = $(CUDA_FILES)
 # $(call write_joined,OPTIONS)
 define write_joined
 @mkdir -p $(@D)
-@python3 scripts/join_sources.py --part $* $(1) $(FILES) > $@.new
+@python3 make/join_sources.py --part $* $(1) $(FILES) > $@.new
 @if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 endef
 $(O)/test/joined_%_ops.cpp: FORCE

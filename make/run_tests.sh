@@ -3,7 +3,7 @@
 # emulated threads in $SCHEDULES. A single process would leave cores idle: tests wait for ranks, files and clocks, and an
 # emulated kernel runs on one thread.
 #
-#   SCHEDULES='in_order reverse' WITHOUT_TESTS='~[plain]' scripts/run_tests.sh JOBS PROGRAM [TOPIC [ARGUMENT...]]
+#   SCHEDULES='in_order reverse' WITHOUT_TESTS='~[plain]' make/run_tests.sh JOBS PROGRAM [TOPIC [ARGUMENT...]]
 #
 # Leaves out tests with the tags in $WITHOUT_TESTS. Long tests of models, tagged [once], run with the first schedule only. A
 # single TOPIC, or ARGUMENTs, run in one process. For topics that pass, only their own output is shown. The last line is the

@@ -22,12 +22,12 @@ test: ## build and run the tests; OP=layernorm runs one topic
 NEEDED_PROGRAMS = $(if $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(PROGRAMS))
 # Without SCHEDULES, which may be in the environment: only emulated threads have an order.
 run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
-	$(if $(TESTS),@CXX='$(CXX)' SCHEDULES= ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
+	$(if $(TESTS),@CXX='$(CXX)' SCHEDULES= ANVIL_PROGRAMS=$(or $(BIN),./) make/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
 # Runs with every schedule of the emulator's threads: a result that depends on it is wrong.
 SCHEDULES ?= in_order reverse random
 run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$(EMULATED_PROGRAMS)))
-	$(if $(EMULATED_TESTS),@CXX='$(CXX)' SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ scripts/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
+	$(if $(EMULATED_TESTS),@CXX='$(CXX)' SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ make/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
 # The linker keeps the first copy of an inline function, so optimized objects come first.
 $(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o

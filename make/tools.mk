@@ -7,17 +7,17 @@ CLANG_FORMAT = $$(ls $(DEPS_DIR)/lint/bin/clang-format 2>/dev/null || echo clang
 
 lint: ## layers, mirrored files, format, scripts; WARNINGS=1 compiles all there is, too
 	@DEPS_DIR=$(DEPS_DIR) scripts/setup.sh $(if $(WARNINGS),--tests) --lint
-	@+CLANG_FORMAT=$(CLANG_FORMAT) SUBMAKE='$(SUBMAKE)' WARNINGS='$(WARNINGS)' scripts/lint.sh
+	@+CLANG_FORMAT=$(CLANG_FORMAT) SUBMAKE='$(SUBMAKE)' WARNINGS='$(WARNINGS)' dev/lint/lint.sh
 
 objects: $(OBJECTS)
 
 compile_commands.json: FORCE ## for editors (clangd) and clang-tidy: how each file is compiled
 	$(Q)$(SUBMAKE) $(patsubst %,build/$(HOST_VARIANT)/generated/%.inc,registers modeling_anvil) VARIANT=$(HOST_VARIANT)
-	$(Q)$(SUBMAKE) -nBk V=1 JOIN= PRECOMPILED= VARIANT=$(HOST_VARIANT) objects 2>/dev/null | python3 scripts/compile_commands.py > $@.tmp
+	$(Q)$(SUBMAKE) -nBk V=1 JOIN= PRECOMPILED= VARIANT=$(HOST_VARIANT) objects 2>/dev/null | python3 make/compile_commands.py > $@.tmp
 	$(Q)mv $@.tmp $@
 
-tidy: compile_commands.json ## clang-tidy on changed files (.clang-tidy); skipped where it is missing. scripts/tidy.sh --all: on all
-	@scripts/tidy.sh
+tidy: compile_commands.json ## clang-tidy on changed files (.clang-tidy); skipped where it is missing. dev/lint/tidy.sh --all: on all
+	@dev/lint/tidy.sh
 
 debug: ## programs for a debugger, in build/debug: no optimization, all variables
 	@+$(SUBMAKE) all VARIANT=debug OPT=-O0 DEBUG_INFO=-g CCACHE=

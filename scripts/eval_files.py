@@ -1,6 +1,6 @@
 """Task files, on which train_gpt scores a model: makes their rows, and writes both formats (doc/formats.md).
 
-Used by scripts/make_core.py, scripts/make_hellaswag.py and scripts/make_fixtures.py.
+Used by scripts/make_core.py, scripts/make_hellaswag.py and dev/fixtures/make_fixtures.py.
 """
 
 import os

@@ -22,7 +22,7 @@
 # once; RANKS: of comm, such as '2 4'; ANVIL_COMMIT: the commit, if the sources are not in a git repository.
 #
 # Results go to $OUT if that is set, else to doc/results/GPU-DATE/PART/: summary.txt, results.jsonl (a row for each check,
-# benchmark, training run and kernel), machine.json, PART.log, and for first also trace.json.gz. scripts/perf_table.py writes
+# benchmark, training run and kernel), machine.json, PART.log, and for first also trace.json.gz. dev/results/perf_table.py writes
 # them into doc/performance.md. Exit code 1 if anything failed or was not reached, 2 for a wrong PART. Needs Python 3.
 set -euo pipefail
 export LC_ALL=C

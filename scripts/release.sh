@@ -41,7 +41,7 @@ git archive --prefix="$name/" --add-file="$scratch/BUILD_ID" HEAD | gzip -n -9 >
 machine=$name-linux-$(uname -m)
 DESTDIR=$scratch/$machine PREFIX=/ scripts/install.sh >/dev/null
 strip "$scratch/$machine/bin/train_gpt" "$scratch/$machine/bin/anvil-tokenize"
-scripts/check_symbols.sh "$scratch/$machine/bin/train_gpt" "$scratch/$machine/bin/anvil-tokenize"
+dev/lint/check_symbols.sh "$scratch/$machine/bin/train_gpt" "$scratch/$machine/bin/anvil-tokenize"
 # Reproducible: the same commit yields the same bytes, with sorted names, no owner, and the commit's time.
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -C "$scratch" -c "$machine" |
     gzip -n -9 >"$out/$machine.tar.gz"

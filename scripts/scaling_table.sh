@@ -9,7 +9,7 @@
 # Every row has the same batch per step, of random tokens. These columns are medians of the values in log.jsonl: tok/s, the
 # time in collectives (communication), the part of it that overlaps with no computation (exposed), and the time of its bytes
 # at the bandwidth measured at the start (predicted). Efficiency is one process's time over N times that of N. Takes two
-# minutes on two cores. Other flags are those of scripts/bench_scaling.py, which does the work: --models small,middle,
+# minutes on two cores. Other flags are those of dev/results/bench_scaling.py, which does the work: --models small,middle,
 # --rounds 5; --write puts the table into doc/performance.md.
 set -euo pipefail
 export LC_ALL=C
@@ -21,4 +21,4 @@ programs=${ANVIL_PROGRAMS:-./}
     echo "error: ${programs}train_gpt is missing: run make" >&2
     exit 2
 }
-exec python3 scripts/bench_scaling.py --program "${programs}train_gpt" --device cpu --gpu --models small --no-write "$@"
+exec python3 dev/results/bench_scaling.py --program "${programs}train_gpt" --device cpu --gpu --models small --no-write "$@"

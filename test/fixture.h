@@ -1,5 +1,5 @@
 /*
-Reference tensors made with PyTorch by scripts/make_fixtures.py, one safetensors file per topic.
+Reference tensors made with PyTorch by dev/fixtures/make_fixtures.py, one safetensors file per topic.
 
   Fixture f("layernorm");                              test/fixtures/layernorm.safetensors
   const Floats want = f.floats("small/out");

@@ -27,7 +27,7 @@ Helpers of the op tests. References are correct to half a unit of float32, so to
 
 using Ints = std::vector<int32_t>;
 
-// The same bits as bell() of scripts/fixture_file.py: tensors too large for a fixture are generated on both sides.
+// The same bits as bell() of dev/fixtures/fixture_file.py: tensors too large for a fixture are generated on both sides.
 inline Floats bell(uint64_t seed, int64_t n, float scale = 1) {
     Floats x(static_cast<size_t>(n));
     for (float& value : x) {

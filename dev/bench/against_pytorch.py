@@ -42,7 +42,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "dev/results"))
 from bench_scaling import NOT_MEASURED, PAGE, UserError, busy_s, processor, renew_page, write_tokens  # noqa: E402
 
 RESULTS = ROOT / "doc/results/against-pytorch.json"

@@ -16,7 +16,7 @@ from the given cost (usually of llmc/ops/op_cost.h), and the percentage of the m
 same run: that of a large copy, or of arithmetic alone. `bytes` counts every tensor once, read or written. For how a
 device is timed, and for its shapes, see bench_cpu.h and bench_cuda.cuh.
 
-  --json FILE    appends a line of JSON per row to FILE; scripts/perf_table.py makes a table of them, and
+  --json FILE    appends a line of JSON per row to FILE; dev/results/perf_table.py makes a table of them, and
                  `train_gpt plan --calibrate FILE` replaces the constants of its model with them
   --shape NAME   one shape instead of all
   --fp32         float; the default on the CPU

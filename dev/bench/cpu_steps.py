@@ -21,7 +21,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "dev/results"))
 from against_pytorch import CONFIGS, facts, start  # noqa: E402
 from bench_scaling import NOT_MEASURED, PAGE, UserError, busy_s, renew_page  # noqa: E402
 

@@ -29,7 +29,7 @@ import time
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "dev/results"))
 from against_pytorch import table  # noqa: E402
 from bench_scaling import PAGE, UserError, processor, renew_page  # noqa: E402
 

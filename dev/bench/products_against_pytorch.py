@@ -26,7 +26,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "dev/results"))
 from against_pytorch import facts, start, table  # noqa: E402
 from bench_scaling import NOT_MEASURED, PAGE, UserError, renew_page  # noqa: E402
 

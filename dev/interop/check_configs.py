@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that no field of a config.json changes what a model computes in transformers and not in train_gpt.
 
-    V/bin/python scripts/check_configs.py        run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
+    V/bin/python dev/interop/check_configs.py        run by dev/interop/check_interop.sh, which makes V; exit code 1 on a difference
 
 Tiny models with random weights of each family, whose config.json is changed. The lists below have every field that transformers reads:
 a followed one changes the loss of both programs alike, one at a time and several at random; a refused one is named in train_gpt's error;
@@ -22,7 +22,7 @@ import torch
 import transformers
 from check_models import check, loss_of, run, tokens_of
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM, TOKENIZE = ROOT / "train_gpt", ROOT / "data/tokenize"
 T, V, RANDOM = check_models.T, 256, 5
 FULL, SLIDING = "full_attention", "sliding_attention"

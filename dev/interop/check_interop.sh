@@ -3,10 +3,10 @@
 # same. CI's step `interop`. Needs ./train_gpt and ./data/tokenize, a few minutes, and a network: if pip cannot install a
 # package, the checks that need it are skipped with a message.
 #
-#   scripts/check_interop.sh [FOLDER]       FOLDER: a virtual environment, which is created if it does not exist
+#   dev/interop/check_interop.sh [FOLDER]       FOLDER: a virtual environment, which is created if it does not exist
 set -euo pipefail
 export LC_ALL=C
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 venv=${1:-$(mktemp -d)/venv}
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
@@ -27,7 +27,7 @@ check() {
 # Tokenizers in exactly the versions that the fixtures are from. In parallel, since each check keeps one core busy.
 scratch=$(mktemp -d) log=$scratch/tokenizers.log
 trap 'rm -rf "$scratch"' EXIT
-scripts/check_tokenizers.sh "$venv-tokenizers" >"$log" 2>&1 &
+dev/interop/check_tokenizers.sh "$venv-tokenizers" >"$log" 2>&1 &
 tokenizers=$!
 status=0
 # Installed as users do, but from a copy, because pip creates a folder in the sources.
@@ -35,13 +35,13 @@ cp -r pyproject.toml python "$scratch"
 export ANVIL_TEST_ALL=1
 check test/python/anvil_test.py torch==2.13.0 safetensors pandas xxhash "$scratch" || status=$?
 check test/python/nanochat_test.py torch==2.13.0 safetensors tiktoken || status=$?
-check 'scripts/make_interop_fixtures.py --check' torch==2.13.0 transformers || status=$?
-check scripts/check_models.py torch==2.13.0 transformers gguf xllamacpp || status=$?
-check scripts/check_configs.py torch==2.13.0 transformers gguf xllamacpp || status=$?
-check scripts/check_templates.py 'transformers' jinja2 numpy || status=$?
-check scripts/check_servers.py torch==2.13.0 'transformers[serving]' gguf xllamacpp openai || status=$?
-check scripts/check_logs.py tensorboard wandb || status=$?
-check scripts/check_parquet.py pyarrow || status=$?
+check 'dev/fixtures/make_interop_fixtures.py --check' torch==2.13.0 transformers || status=$?
+check dev/interop/check_models.py torch==2.13.0 transformers gguf xllamacpp || status=$?
+check dev/interop/check_configs.py torch==2.13.0 transformers gguf xllamacpp || status=$?
+check dev/interop/check_templates.py 'transformers' jinja2 numpy || status=$?
+check dev/interop/check_servers.py torch==2.13.0 'transformers[serving]' gguf xllamacpp openai || status=$?
+check dev/interop/check_logs.py tensorboard wandb || status=$?
+check dev/interop/check_parquet.py pyarrow || status=$?
 wait $tokenizers || status=$?
 cat "$log"
 exit $status

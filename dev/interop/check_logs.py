@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that TensorBoard and wandb, as PyPI has them, read the logs of a run that is killed and resumed.
 
-    VENV/bin/python scripts/check_logs.py     VENV: made by scripts/check_interop.sh; needs ./train_gpt
+    VENV/bin/python dev/interop/check_logs.py     VENV: made by dev/interop/check_interop.sh; needs ./train_gpt
 
 Every number of log.jsonl must be in TensorBoard's curves with the same bits as a float, and each step once; wandb,
 offline, must have stored each training loss. Exit code 1 with a line for the first difference.
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = os.environ.get("ANVIL_PROGRAMS", str(ROOT) + "/")
 
 

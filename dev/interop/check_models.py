@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Checks that models of transformers have the same losses, logits and weights in train_gpt, and after an export.
 
-    V/bin/python scripts/check_models.py        run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
+    V/bin/python dev/interop/check_models.py        run by dev/interop/check_interop.sh, which makes V; exit code 1 on a difference
 
 With random tiny models, GPT-2, Llama, its successors and NanoChat, saved by transformers in one file and in several, in fp32 and
 bf16: --init-from, whose validation loss must be PyTorch's; three steps of training, whose checkpoint transformers loads unchanged;
 its exports to hf, gguf and llmc, read by transformers, llama.cpp, the gguf package and this script; AutoTokenizer.
 
 With models that transformers has no class for, nanochat's and modded-nanogpt's with random weights in all parts: exports with
-modeling_anvil.py. Its logits must be those of scripts/reference_gpt.py, its loss train_gpt's, with and without a cache and with
+modeling_anvil.py. Its logits must be those of dev/fixtures/reference_gpt.py, its loss train_gpt's, with and without a cache and with
 padding, and it must generate the same as train_gpt.
 """
 
@@ -21,11 +21,13 @@ import tempfile
 
 import gguf
 import numpy as np
-import reference_gpt as reference
 import safetensors.torch
 import torch
 import transformers
 import xllamacpp
+
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2] / "dev/fixtures"))
+import reference_gpt as reference  # noqa: E402
 
 T = 32
 TEXT = "Once there was a fox.\n\tIt ran: 100 times, na\u00efve caf\u00e9 \u2014 \U0001f98a"
@@ -309,7 +311,7 @@ def check_llmc(path, model):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     program, tokenize = root / "train_gpt", root / "data/tokenize"
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)

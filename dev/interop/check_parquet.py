@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that data/tokenize makes the same tokens from .parquet files as from the same documents in .jsonl.
 
-    python3 scripts/check_parquet.py       needs pyarrow and ./data/tokenize; exit code 1 on a difference
+    python3 dev/interop/check_parquet.py       needs pyarrow and ./data/tokenize; exit code 1 on a difference
 
 Covers all compressions, one row group and many, both string types, dictionaries, bytes, and rows without a text.
 """
@@ -29,7 +29,7 @@ def tokenize(path, out):
 
 
 def main():
-    os.chdir(pathlib.Path(__file__).resolve().parent.parent)
+    os.chdir(pathlib.Path(__file__).resolve().parents[2])
     strings = pyarrow.array(DOCUMENTS)
     columns = {
         "strings": strings,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that other projects' servers, with Anvil's models and OpenAI's client, continue a text greedily like train_gpt.
 
-    V/bin/python scripts/check_servers.py       run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
+    V/bin/python dev/interop/check_servers.py       run by dev/interop/check_interop.sh, which makes V; exit code 1 on a difference
 
 Chat models with the tokens and templates of Llama 3, Qwen and Mistral keep them in exports to hf and GGUF, after training, too:
 llama.cpp's prompts and ids must be those of transformers.
@@ -28,7 +28,7 @@ import torch
 import transformers
 import xllamacpp
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
 import anvil

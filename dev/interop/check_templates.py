@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks chat templates of other models: compares tokens of conversations with transformers' apply_chat_template.
 
-    scripts/check_templates.py        run by scripts/check_interop.sh; needs ./data/tokenize, transformers and jinja2
+    dev/interop/check_templates.py        run by dev/interop/check_interop.sh; needs ./data/tokenize, transformers and jinja2
 
 Uses a tokenizer with each family's special tokens and template, and conversations with and without a system message. The
 shards of data/tokenize, without the token that separates documents, must equal the tokens of the original template in
@@ -19,7 +19,7 @@ import tokenizers
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOKENIZE = pathlib.Path(os.environ.get("ANVIL_PROGRAMS", f"{ROOT}/")) / "data/tokenize"
 sys.path.insert(0, str(ROOT / "python"))
 

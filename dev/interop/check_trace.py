@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that a trace of --profile has the format of Perfetto and chrome://tracing, and that it is consistent.
 
-    python3 scripts/check_trace.py FILE...
+    python3 dev/interop/check_trace.py FILE...
 
 - It is a JSON object with traceEvents ("Trace Event Format", Google, 2016): complete events, "ph": "X", have a name, a
   category, numbers ts and dur >= 0, and integers pid and tid; metadata events, "ph": "M", name each pid and tid.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what `make` finds and decides, with fake compilers, CUDA toolkits, libraries and nvidia-smi.
 
-    python3 scripts/check_build.py         prints what differs from what is expected; exit code 1 if anything does
+    python3 dev/lint/check_build.py         prints what differs from what is expected; exit code 1 if anything does
 
 The fakes are files in a temporary folder: make reads headers for versions and runs programs on PATH, and compiles nothing.
 """
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import termios
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GXX = shutil.which("g++")
 CHIPS_12_4 = (50, 60, 70, 75, 80, 86, 87, 89, 90)
 CHIPS_13_0 = (75, 80, 86, 87, 88, 89, 90, 100, 110, 103, 120, 121)
@@ -142,7 +142,7 @@ def check_topics(new):
     machine = new()
     yield "a typo", machine.make("-n", "run-tests", "OP=layrnorm"), "no test is called layrnorm", "layernorm", "Stop.", "!CXX"
     for name in ("layernorm", "mpi"):  # a test file, a tag
-        yield name, machine.make("-n", "run-tests", f"OP={name}", "VARIANT=cpu"), "scripts/run_tests.sh", "!Stop."
+        yield name, machine.make("-n", "run-tests", f"OP={name}", "VARIANT=cpu"), "make/run_tests.sh", "!Stop."
 
 
 def check_commands(new):
@@ -168,7 +168,7 @@ def check_symbols(new):
                               ("GLIBCXX_3.4.32 GLIBC_2.2.5", "prog needs GLIBCXX_3.4.32, expected at most GLIBCXX_3.4.30", "exit code 2")):
         machine = new()
         machine.program("objdump", f"printf '0000 DF *UND* 0000 (%s) name\\n' {needed}")
-        ran = subprocess.run(["scripts/check_symbols.sh", "prog"], cwd=ROOT, env=machine.environment, text=True, capture_output=True, check=False)
+        ran = subprocess.run(["dev/lint/check_symbols.sh", "prog"], cwd=ROOT, env=machine.environment, text=True, capture_output=True, check=False)
         yield f"a program that needs {needed}", f"{ran.stderr}exit code {ran.returncode}", *expected
 
 

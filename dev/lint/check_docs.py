@@ -2,8 +2,8 @@
 """Checks that what README.md, the other pages in the root folder, those of doc/ and each folder's README tell a reader to type, open or
 click exists.
 
-    python3 scripts/check_docs.py          prints FILE:LINE: what is wrong, for every finding; exit code 1 if any
-    python3 scripts/check_docs.py --test   tests the checker on small broken pages
+    python3 dev/lint/check_docs.py          prints FILE:LINE: what is wrong, for every finding; exit code 1 if any
+    python3 dev/lint/check_docs.py --test   tests the checker on small broken pages
 
 Commands, in indented and fenced blocks and in inline code: the program or script exists and has every flag given to it; `make` has
 the target and knows the variable and the topic. Flags alone in inline code: one of Anvil's programs has them, or they are in
@@ -23,7 +23,7 @@ import sys
 import tempfile
 
 FOLDERS = ("llmc", "test", "dev", "python", "scripts", "data", "doc", "make", ".ci", ".github")
-PAGES = re.compile(r"[A-Z_]+\.md|doc/([\w-]+/)?[\w-]+\.md|llmc/([\w-]+/)+README\.md|\.github/.*\.md|dev/LOG\.md|dev/log/\w+\.md")
+PAGES = re.compile(r"[A-Z_]+\.md|dev/[a-z]+/README\.md|doc/([\w-]+/)?[\w-]+\.md|llmc/([\w-]+/)+README\.md|\.github/.*\.md|dev/LOG\.md|dev/log/\w+\.md")
 # Flags of other programs that pages mention on their own.
 FLAGS_OF_OTHERS = {
     "--bind-to", "--mca", "--host", "--map-by", "--hostfile", "--oversubscribe", "--allow-run-as-root",  # mpirun
@@ -164,23 +164,23 @@ PROOFS = {
         "nanoGPT's CPU model in bf16, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
         "nanoGPT's CPU example, 2000 steps in fp32: validation loss": "dev/bench/against_pytorch.py scripts/quickstart.sh",
         "GPT-2 124M in bf16, decoding on one core (Zen 4), tokens per second": "doc/results/decode-against-transformers.json "
-        "dev/bench/decode_against_transformers.py scripts/check_servers.py",
+        "dev/bench/decode_against_transformers.py dev/interop/check_servers.py",
         "SIGKILL at 500 random moments and around 700 system calls, then resume": "doc/results/torture.json dev/torture/main.py",
         "one bit of a checkpoint flipped, 10,000 times": "doc/results/torture.json dev/torture/main.py test/io/checkpoint_test.cpp",
     },
     "Which one do you want?": {
         "Written in": "make/find.mk",  # names every library that is looked for
-        "Published speed on H100": "doc/results/steps-predicted.json scripts/predict.py",  # predictions only
+        "Published speed on H100": "doc/results/steps-predicted.json dev/results/predict.py",  # predictions only
         "Published GPT-2 124M run": "scripts/run.sh",  # would make one
-        "Models": "test/interop/interop_test.cpp scripts/check_models.py",
-        "Beyond pretraining": "test/data/chat_test.cpp test/python/nanochat_test.py scripts/make_nanochat_fixture.py",
-        "Optimizers": "test/optim/optimizer_test.cpp scripts/reference_training.py",
+        "Models": "test/interop/interop_test.cpp dev/interop/check_models.py",
+        "Beyond pretraining": "test/data/chat_test.cpp test/python/nanochat_test.py dev/fixtures/make_nanochat_fixture.py",
+        "Optimizers": "test/optim/optimizer_test.cpp dev/fixtures/reference_training.py",
         "Memory and scale": "test/train/zero_test.cpp test/model/model_test.cpp test/train/outer_optimizer_test.cpp",
         "Training on a CPU": "doc/results/against-pytorch.json",
-        "Kernel tests in CI": "test/cuda/ dev/emulator/ scripts/check_mirrors.py",
+        "Kernel tests in CI": "test/cuda/ dev/emulator/ dev/lint/check_mirrors.py",
         "Resume": "test/train/resume_test.cpp test/train/zero_test.cpp",
         "Checkpoints": "test/io/checkpoint_test.cpp test/train/kill_test.cpp doc/results/torture.json",
-        "Size": "scripts/check_docs.py",
+        "Size": "dev/lint/check_docs.py",
     },
 }
 # The last of these tables, whose cells about other projects have a file and a commit on the page NEIGHBORS.
@@ -268,7 +268,7 @@ class Tree:
         if "" not in self.cache:
             union = set(FLAGS_OF_OTHERS) | set().union(*self.train_gpt.values()) | self.flags("data/tokenize")
             for name in self.files:
-                if name.startswith(("scripts/", "data/", "dev/")) and name.endswith((".sh", ".py")):
+                if name.startswith(("scripts/", "data/", "dev/", "make/")) and name.endswith((".sh", ".py")):
                     union |= self.flags(name)
                 elif re.fullmatch(r"dev/bench/[\w]+\.(h|cuh|cu)", name):
                     union |= set(re.findall(r'"(--[a-z][\w-]*)"', (self.root / name).read_text(encoding="utf-8")))
@@ -344,7 +344,7 @@ def program_in(words):
             return "train_gpt", i + 1
         if bare == "data/tokenize":
             return bare, i + 1
-        if re.fullmatch(r"(scripts|data|dev|\.ci)/[\w./*-]+", bare) and re.search(r"\.(py|sh)$|^\.ci/run$", bare):
+        if re.fullmatch(r"(scripts|data|dev|make|\.ci)/[\w./*-]+", bare) and re.search(r"\.(py|sh)$|^\.ci/run$", bare):
             return bare, i + 1
     return None, 0
 
@@ -451,7 +451,7 @@ def findings_in_page(tree, page):
             if PATH.match(first) and not tree.has_path(PATH.match(first)[1]):
                 found.append(f"there is no {first}")
         else:
-            # The tables of NEIGHBORS name other projects' files and flags; scripts/check_neighbors.py looks for them there.
+            # The tables of NEIGHBORS name other projects' files and flags; dev/lint/check_neighbors.py looks for them there.
             for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", "" if page == NEIGHBORS and line.startswith("|") else line):
                 found += findings_in_inline(tree, code.strip())
                 if page.startswith("llmc/") and FILE_NAME.match(code) and not (tree.root / page).with_name(code).exists():
@@ -511,13 +511,13 @@ def findings_in_proofs(tree, readme, proofs):
         names = [cells[0] for cells in said.get(heading, [])]
         for name in names:
             if name not in proven:
-                yield f"README.md: '{heading}' has a row '{name}', and PROOFS in scripts/check_docs.py has none"
+                yield f"README.md: '{heading}' has a row '{name}', and PROOFS in dev/lint/check_docs.py has none"
         for name, paths in proven.items():
             if name not in names:
-                yield f"README.md: no row '{name}' under '{heading}': change PROOFS in scripts/check_docs.py with it"
+                yield f"README.md: no row '{name}' under '{heading}': change PROOFS in dev/lint/check_docs.py with it"
             for path in paths.split():
                 if not tree.has_path(path):
-                    yield f"README.md: '{name}': there is no {path}, its proof in PROOFS in scripts/check_docs.py"
+                    yield f"README.md: '{name}': there is no {path}, its proof in PROOFS in dev/lint/check_docs.py"
 
 
 def findings_in_neighbors(readme, sources):
@@ -613,7 +613,7 @@ def test(root):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     if sys.argv[1:] == ["--test"]:
         test(root)
         return 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that doc/environment.md has every ANVIL_ variable that is read, and no other.
 
-    python3 scripts/check_environment.py   prints what is missing on either side; exit code 1 if anything is
+    python3 dev/lint/check_environment.py   prints what is missing on either side; exit code 1 if anything is
 
 Finds quoted names in sources and Python programs, and $NAME in shell scripts. ANVIL_TEST_ variables are not checked: they are
 private to a test and its processes.
@@ -12,7 +12,7 @@ import re
 import sys
 
 PAGE = "doc/environment.md"
-FOLDERS = ("llmc", "data", "dev", "python", "scripts", "test")
+FOLDERS = ("llmc", "data", "dev", "make", "python", "scripts", "test")
 QUOTED = re.compile(r"[\"'](ANVIL_[A-Z_]+)[\"']")
 SHELL = re.compile(r"\$\{?(ANVIL_[A-Z_]+)")
 
@@ -31,7 +31,7 @@ def used(root):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     names = used(root)
     page = set(re.findall(r"^\| `(ANVIL_[A-Z_]+)`", (root / PAGE).read_text(encoding="utf-8"), re.M))
     found = [f"{names[name]}: {name} is not in {PAGE}" for name in sorted(set(names) - page)]

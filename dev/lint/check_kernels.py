@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles every kernel of llmc/cuda/ for each GPU that Anvil supports, and compares its resources with a table.
 
-    python3 scripts/check_kernels.py NVCC [-j N] [--nvdisasm PROGRAM] [--renew]      `make cuda-check` (RENEW=1)
+    python3 dev/lint/check_kernels.py NVCC [-j N] [--nvdisasm PROGRAM] [--renew]      `make cuda-check` (RENEW=1)
 
 - No kernel spills registers or uses local memory; nvcc gives no warning, and ptxas serializes no wgmma.
 - Every __global__ function is compiled: launchers are functions of (Cuda&, ...). A template of one type is compiled for
@@ -26,7 +26,7 @@ import tempfile
 
 import kernel_code
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "doc/results/registers.txt"
 OCCUPANCY = ROOT / "doc/results/occupancy.txt"
 CHIPS = ["80", "90", "100"]

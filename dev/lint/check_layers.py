@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that includes point down, from base to train_gpt.cu: LAYERS has the order.
 
-    python3 scripts/check_layers.py        prints FILE:LINE: the rule broken, for every one; exit code 1 if any
+    python3 dev/lint/check_layers.py        prints FILE:LINE: the rule broken, for every one; exit code 1 if any
 
 Folders of one layer do not include each other. Programs, tests and benchmarks are above all layers and may include any
 header of llmc/; nothing in llmc/ includes them.
@@ -36,7 +36,7 @@ def broken_rule(folder, included):
     if not included.startswith("llmc/"):
         return f'"{included}" is not of llmc/: the engine includes nothing above it, and by full path'
     if target not in LEVEL:
-        return f"{target} is in no layer: add it to LAYERS in scripts/check_layers.py"
+        return f"{target} is in no layer: add it to LAYERS in dev/lint/check_layers.py"
     if target == folder or LEVEL[target] < LEVEL[folder] or {target, folder} == TOGETHER:
         return None
     if LEVEL[target] == LEVEL[folder]:
@@ -51,7 +51,7 @@ def findings(root):
         name = path.relative_to(root).as_posix()
         folder = path.parent.relative_to(root).as_posix()
         if folder not in LEVEL:
-            yield f"{name}:1: {folder} is in no layer: add it to LAYERS in scripts/check_layers.py"
+            yield f"{name}:1: {folder} is in no layer: add it to LAYERS in dev/lint/check_layers.py"
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             match = INCLUDE.match(line)
@@ -61,7 +61,7 @@ def findings(root):
 
 
 def main():
-    found = list(findings(pathlib.Path(__file__).resolve().parent.parent))
+    found = list(findings(pathlib.Path(__file__).resolve().parents[2]))
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

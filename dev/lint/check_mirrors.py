@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the layout of the tree: every op in all of its places, unique file names, and who may include what.
 
-    python3 scripts/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
+    python3 dev/lint/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
 
 - An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h. It has entries in the table of llmc/cpu/kernels.cpp,
   where a missing one would be a null pointer, and in that of llmc/cuda/X.cu. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
@@ -131,7 +131,7 @@ def foreign_headers(root):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     found = [*missing_mirrors(root), *missing_entries(root), *misplaced_tests(root), *repeated_names(root), *foreign_headers(root)]
     found += folders_without_readme(root)
     print("\n".join(found), end="\n" if found else "")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what doc/comparison.md says of other projects: each string in `code style` stands in the file and commit that its row names.
 
-    scripts/check_neighbors.py [--clones DIR]      DIR: has, or gets, a bare clone of each repository, DIR/OWNER+NAME; needs git
+    dev/lint/check_neighbors.py [--clones DIR]      DIR: has, or gets, a bare clone of each repository, DIR/OWNER+NAME; needs git
 
 Prints the rows that are wrong (exit code 1), and projects that have newer commits.
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent / "doc/comparison.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "doc/comparison.md"
 
 
 def rows(text, header):

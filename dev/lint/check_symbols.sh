@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks that programs start on Debian 12 and Ubuntu 22.04, or newer: that the versions of the symbols they need are there.
 #
-#   scripts/check_symbols.sh PROGRAM...
+#   dev/lint/check_symbols.sh PROGRAM...
 #
 # A program needs the versions of the system that it was linked on. Exit code 2: one is newer, and the line says which.
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the formatting of every text file of the project, and that none has a path of its author's machine.
 
-    python3 scripts/check_text.py          prints FILE:LINE: the rule broken, for every one; exit code 1 if any
+    python3 dev/lint/check_text.py          prints FILE:LINE: the rule broken, for every one; exit code 1 if any
 
 No tabs (except in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
 scripts begin with a comment that says what they are. Comments in C++ have at most 120 columns: clang-format does not
@@ -60,7 +60,7 @@ def findings_in(path, name, text):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     found = []
     for path in files(root):
         if path.is_symlink():

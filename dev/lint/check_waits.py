@@ -2,8 +2,8 @@
 """Checks what programmatic dependent launch relies on: every kernel begins with wait_for_previous_kernels(), and only launch()
 launches kernels (llmc/cuda/device.cuh).
 
-    python3 scripts/check_waits.py         prints FILE:LINE: the rule broken, for every one; exit code 1 if any
-    python3 scripts/check_waits.py --test  checks that it finds the call missing in each kernel, and in the wrong place
+    python3 dev/lint/check_waits.py         prints FILE:LINE: the rule broken, for every one; exit code 1 if any
+    python3 dev/lint/check_waits.py --test  checks that it finds the call missing in each kernel, and in the wrong place
 """
 
 import pathlib
@@ -41,7 +41,7 @@ def test(sources):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     sources = {
         path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted((root / "llmc").rglob("*.cu*"))

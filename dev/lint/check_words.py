@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks that sources, tests, scripts and pages use the field's words and American spelling.
 
-    python3 scripts/check_words.py            prints FILE:LINE: the word and what to write instead; exit code 1 if any
-    python3 scripts/check_words.py --shrink   removes unused entries of STILL_ALLOWED, below
-    python3 scripts/check_words.py --test     tests the checker on small samples
+    python3 dev/lint/check_words.py            prints FILE:LINE: the word and what to write instead; exit code 1 if any
+    python3 dev/lint/check_words.py --shrink   removes unused entries of STILL_ALLOWED, below
+    python3 dev/lint/check_words.py --test     tests the checker on small samples
 
 Also checks file names. Not checked (EXEMPT): doc/style.md, which quotes what not to write, and files that
 programs write.
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 
-EXEMPT = re.compile(r"^(doc/style\.md|doc/results/|test/(fixtures|golden|fuzz/corpus)/|scripts/check_words\.py|LICENSE)")
+EXEMPT = re.compile(r"^(doc/style\.md|doc/results/|test/(fixtures|golden|fuzz/corpus)/|dev/lint/check_words\.py|LICENSE)")
 SUFFIXES = {".h", ".cuh", ".cu", ".cpp", ".c", ".py", ".sh", ".md", ".mk"}
 NAMES = {"Makefile", "run", ".clangd", ".clang-tidy"}
 
@@ -166,7 +166,7 @@ def test():
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     if sys.argv[1:] == ["--test"]:
         test()
         return 0
@@ -182,7 +182,7 @@ def main():
     if sys.argv[1:] == ["--shrink"]:
         shrink(used)
     else:
-        found += [f"scripts/check_words.py: {place} no longer has '{word}': run scripts/check_words.py --shrink"
+        found += [f"dev/lint/check_words.py: {place} no longer has '{word}': run dev/lint/check_words.py --shrink"
                   for place, word in sorted(pairs - used)]  # fmt: skip
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0

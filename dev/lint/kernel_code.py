@@ -188,7 +188,7 @@ def occupancy(launches, costs):
     for name, threads, dynamic_bytes, blocks in launches:
         kernels = [kernel for kernel in names if kernel.startswith(name)]
         if not kernels:
-            problems.append(f"{name}: its launch is in scripts/kernel_code.py, and there is no such kernel")
+            problems.append(f"{name}: its launch is in dev/lint/kernel_code.py, and there is no such kernel")
         for kernel in kernels:
             if "_backward_kernel<" in kernel and kernel.startswith(("layernorm", "rmsnorm")):
                 # Two packs per thread are used only for many channels, in large blocks.

@@ -3,7 +3,7 @@
 # SUBMAKE (make with its flags).
 set -uo pipefail
 export LC_ALL=C
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 failed=()
 # check NAME COMMAND...: runs the command, and prints its output only if it fails
@@ -46,20 +46,20 @@ check_scripts() {
     return $status
 }
 
-check_docs() { python3 scripts/check_docs.py --test && python3 scripts/check_docs.py; }
+check_docs() { python3 dev/lint/check_docs.py --test && python3 dev/lint/check_docs.py; }
 
-check_waits() { python3 scripts/check_waits.py --test && python3 scripts/check_waits.py; }
+check_waits() { python3 dev/lint/check_waits.py --test && python3 dev/lint/check_waits.py; }
 
-check_words() { python3 scripts/check_words.py --test && python3 scripts/check_words.py; }
+check_words() { python3 dev/lint/check_words.py --test && python3 dev/lint/check_words.py; }
 
-check layers python3 scripts/check_layers.py
-check mirrors python3 scripts/check_mirrors.py
+check layers python3 dev/lint/check_layers.py
+check mirrors python3 dev/lint/check_mirrors.py
 check waits check_waits
-check text python3 scripts/check_text.py
+check text python3 dev/lint/check_text.py
 check pages python3 dev/torture/page.py --check
-check build python3 scripts/check_build.py
-check charts python3 scripts/charts.py --check
-check variables python3 scripts/check_environment.py
+check build python3 dev/lint/check_build.py
+check charts python3 dev/results/charts.py --check
+check variables python3 dev/lint/check_environment.py
 check docs check_docs
 check words check_words
 check scripts check_scripts

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Runs clang-tidy with the checks of .clang-tidy: make tidy
 #
-#   scripts/tidy.sh              on .cpp files that differ from origin/main (or main), including new and uncommitted ones
-#   scripts/tidy.sh --all        on all .cpp files of llmc/ and data/: about a quarter of an hour of CPU time
-#   scripts/tidy.sh FILE...      on these files
+#   dev/lint/tidy.sh              on .cpp files that differ from origin/main (or main), including new and uncommitted ones
+#   dev/lint/tidy.sh --all        on all .cpp files of llmc/ and data/: about a quarter of an hour of CPU time
+#   dev/lint/tidy.sh FILE...      on these files
 #
 # Reads compile_commands.json (`make compile_commands.json`). CLANG_TIDY: the program, clang-tidy by default; JOBS: the number of
 # files at once. If the program is missing, prints that and ends with exit code 0. Exit code 1 if it found anything.
 set -euo pipefail
 export LC_ALL=C
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 tidy=${CLANG_TIDY:-clang-tidy}

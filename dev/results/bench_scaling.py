@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Measures a training run on 1, 2, 4, ... ranks: tokens per second, efficiency, and the time of communication.
 
-    scripts/bench_scaling.py                   on all GPUs if there are any, else on this machine's CPU
-    scripts/bench_scaling.py --device cpu      1, 2 and 4 processes of one thread each, and as many as there are cores
-    scripts/bench_scaling.py --device cpu --master alpha:29500 --rank 0       also two hosts, a process on each: the first one
-    scripts/bench_scaling.py --device cpu --master alpha:29500 --rank 1       the second one, which only takes part
-    scripts/bench_scaling.py --device cpu --gpu      also one process with a GPU, if there is one
-    scripts/bench_scaling.py --page-only       rewrites the page from the stored results
-    scripts/bench_scaling.py --check           exit code 1 if the page does not match the stored results
+    dev/results/bench_scaling.py                   on all GPUs if there are any, else on this machine's CPU
+    dev/results/bench_scaling.py --device cpu      1, 2 and 4 processes of one thread each, and as many as there are cores
+    dev/results/bench_scaling.py --device cpu --master alpha:29500 --rank 0       also two hosts, a process on each: the first one
+    dev/results/bench_scaling.py --device cpu --master alpha:29500 --rank 1       the second one, which only takes part
+    dev/results/bench_scaling.py --device cpu --gpu      also one process with a GPU, if there is one
+    dev/results/bench_scaling.py --page-only       rewrites the page from the stored results
+    dev/results/bench_scaling.py --check           exit code 1 if the page does not match the stored results
 
 The batch of a step is the same for every number of ranks (strong scaling), on synthetic tokens. The numbers of ranks
 alternate, --rounds times, so that other load on the machine affects all of them. A figure is the median of the steps
@@ -37,11 +37,11 @@ import tempfile
 import time
 import typing
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "doc/performance.md"
 RESULTS = ROOT / "doc/results"
 NOT_MEASURED = "not measured yet\n"
-MARKERS = "<!-- scaling: scripts/bench_scaling.py -->\n", "<!-- end of scaling -->\n"
+MARKERS = "<!-- scaling: dev/results/bench_scaling.py -->\n", "<!-- end of scaling -->\n"
 
 # Name, sequences per step, flags, which include T and the vocabulary.
 SMALL = ("quickstart: 4 layers, 128 channels", 12,
@@ -341,7 +341,7 @@ def main():
             if not (args.write and rows):
                 return 0
             write_csv(args.results / f"scaling-{args.name}.csv", rows)
-        renew_page(args, page_text(args.results), "scripts/bench_scaling.py")
+        renew_page(args, page_text(args.results), "dev/results/bench_scaling.py")
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

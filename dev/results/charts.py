@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws the charts of README.md and doc/ from doc/results/: doc/images/NAME-light.svg and NAME-dark.svg.
 
-    scripts/charts.py            writes them
-    scripts/charts.py --check    exit code 1 if a committed chart differs from what it would draw (part of `make lint`)
+    dev/results/charts.py            writes them
+    dev/results/charts.py --check    exit code 1 if a committed chart differs from what it would draw (part of `make lint`)
 
 cpu-vs-pytorch: training speed on a CPU compared with PyTorch's, measured (doc/results/against-pytorch.json).
 Badges: the license and VERSION. one-step: a diagram for doc/design.md.
@@ -17,8 +17,8 @@ import pathlib
 import statistics
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "dev/bench")]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "dev/bench")]
 from against_pytorch import CONFIGS, best, classes, is_small, ratio  # noqa: E402
 from perf_table import folders_of, newest_results, read_object, read_rows  # noqa: E402
 
@@ -233,7 +233,7 @@ def main():
             continue
         stale += 1
         if args.check:
-            print(f"{path.relative_to(ROOT)} is not what doc/results/ and VERSION say: run scripts/charts.py")
+            print(f"{path.relative_to(ROOT)} is not what doc/results/ and VERSION say: run dev/results/charts.py")
         else:
             path.parent.mkdir(exist_ok=True)
             path.write_text(wanted, encoding="utf-8")

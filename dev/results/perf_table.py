@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the results of a GPU run into doc/performance.md, between its markers.
 
-    scripts/perf_table.py RESULTS            a folder that scripts/gpu_check.sh wrote, doc/results/GPU-DATE
-    scripts/perf_table.py                    the newest folder under doc/results/; without any: "not measured"
-    scripts/perf_table.py --check            exit code 1 if the page differs from what it would write
-    scripts/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a valid row
+    dev/results/perf_table.py RESULTS            a folder that scripts/gpu_check.sh wrote, doc/results/GPU-DATE
+    dev/results/perf_table.py                    the newest folder under doc/results/; without any: "not measured"
+    dev/results/perf_table.py --check            exit code 1 if the page differs from what it would write
+    dev/results/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a valid row
 
 RESULTS, or each of its folders first, second, ..., has machine.json (hardware and software) and results.jsonl: rows of
 dev/bench (bench.h) and of bench-comm, training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
@@ -18,7 +18,7 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "doc/performance.md"
 NOT_MEASURED = "not measured"
 
@@ -271,7 +271,7 @@ def widest(peaks):
 
 
 def with_results(page, text):
-    begin, end = "<!-- results: scripts/perf_table.py -->\n", "<!-- end of results -->\n"
+    begin, end = "<!-- results: dev/results/perf_table.py -->\n", "<!-- end of results -->\n"
     if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
         raise UserError(f"{PAGE}: expected the lines {begin.strip()} and {end.strip()}, once each, in this order")
     return page[: page.index(begin) + len(begin)] + "\n" + text + "\n" + page[page.index(end) :]
@@ -298,7 +298,7 @@ def main():
         wanted = with_results(page, page_text(args.results or newest_results()))
         if args.check:
             if page != wanted:
-                raise UserError(f"{args.page} is not up to date: run scripts/perf_table.py")
+                raise UserError(f"{args.page} is not up to date: run dev/results/perf_table.py")
         else:
             args.page.write_text(wanted, encoding="utf-8")
     except (UserError, OSError) as error:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Stores the predictions of `./train_gpt plan` for some models in files, so that a change of them must be committed on purpose.
 
-    scripts/predict.py --check       exit code 1 if the files differ from the output of `plan`; prints the differences
-    scripts/predict.py --renew       writes the files, and prints the differences, for dev/LOG.md
+    dev/results/predict.py --check       exit code 1 if the files differ from the output of `plan`; prints the differences
+    dev/results/predict.py --renew       writes the files, and prints the differences, for dev/LOG.md
 
 doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
-doc/results/predicted-GPU.json has the predictions that scripts/perf_table.py compares with measurements.
-The tables in doc/predicted.md and doc/distributed/scaling.md are made from the same plans, and scripts/charts.py draws a chart from
+doc/results/predicted-GPU.json has the predictions that dev/results/perf_table.py compares with measurements.
+The tables in doc/predicted.md and doc/distributed/scaling.md are made from the same plans, and dev/results/charts.py draws a chart from
 the first file. $ANVIL_PROGRAMS: the folder of train_gpt, . by default. Needs only Python 3.
 """
 import argparse
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAIN = str(pathlib.Path(os.environ.get("ANVIL_PROGRAMS", ROOT)).resolve() / "train_gpt")
 STEPS = ROOT / "doc/results/steps-predicted.json"
 
@@ -393,16 +393,16 @@ def main():
         path = ROOT / f"doc/results/predicted-{gpu.lower()}.json"
         wanted[path] = json.dumps(beside_measurements(gpu), indent=1) + "\n"
     page = ROOT / "doc/predicted.md"
-    begin, end = "<!-- predicted steps: scripts/predict.py -->", "<!-- end of predicted steps -->"
+    begin, end = "<!-- predicted steps: dev/results/predict.py -->", "<!-- end of predicted steps -->"
     wanted[page] = between(page, begin, end, steps_table([row for row in rows if row["gpu"] == GPUS[0]]))
-    begin, end = "<!-- limits: scripts/predict.py -->", "<!-- end of limits -->"
+    begin, end = "<!-- limits: dev/results/predict.py -->", "<!-- end of limits -->"
     wanted[page] = between(page, begin, end, limits_table(), wanted[page])
     page = ROOT / "doc/distributed/scaling.md"
-    begin, end = "<!-- scales: scripts/predict.py -->", "<!-- end of scales -->"
+    begin, end = "<!-- scales: dev/results/predict.py -->", "<!-- end of scales -->"
     wanted[page] = between(page, begin, end, scales_table())
-    begin, end = "<!-- strong scaling: scripts/predict.py -->", "<!-- end of strong scaling -->"
+    begin, end = "<!-- strong scaling: dev/results/predict.py -->", "<!-- end of strong scaling -->"
     wanted[page] = between(page, begin, end, strong_table(strong_facts()), wanted[page])
-    begin, end = "<!-- two levels: scripts/predict.py -->", "<!-- end of two levels -->"
+    begin, end = "<!-- two levels: dev/results/predict.py -->", "<!-- end of two levels -->"
     wanted[page] = between(page, begin, end, groups_table(), wanted[page])
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
@@ -411,7 +411,7 @@ def main():
             path.write_text(wanted[path], encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {'written' if options.renew else 'not what `plan` says now'}")
     if stale and options.check:
-        print("scripts/predict.py --renew writes them; say in dev/LOG.md why they changed")
+        print("dev/results/predict.py --renew writes them; say in dev/LOG.md why they changed")
         return 1
     return 0
 

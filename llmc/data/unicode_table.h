@@ -2,7 +2,7 @@
 Of Unicode 16.0.0, as ranges of code points, both ends included: the letters (general categories L*), of which some
 are uppercase (Lu, Lt) or lowercase (Ll), the numbers (N*), the marks (M*), and canonical combining classes but 0. And
 what code points are canonically made of: itself, one or two parts, and whether these become it again in NFC.
-Made by scripts/make_unicode_table.py.
+Made by dev/fixtures/make_unicode_table.py.
 */
 #pragma once
 

@@ -17,7 +17,7 @@ successors' switches. nanochat: a nanochat without value embeddings, lambdas, sm
 and keys are not scaled and whose norms have one epsilon. All other models: anvil; an export includes the code for
 transformers. For a feature of transformers' configs that Anvil does not support (an exact GELU, YaRN's positions, ...)
 and for an unknown field, also of the family anvil, reading throws an Error that names the field.
-scripts/check_models.py changes every field that transformers reads, one at a time and several at random.
+dev/interop/check_models.py changes every field that transformers reads, one at a time and several at random.
 */
 #pragma once
 #include <cstdint>

@@ -12,7 +12,7 @@ collectives, in a server or among several (`bench-comm --json`, one rank per GPU
 
 A file is what `--json` of a benchmark or of bench-comm writes (dev/bench/bench.h, llmc/comm/bench_comm.h), or the
 results.jsonl of scripts/gpu_check.sh; for a folder, every results.jsonl in it. Rows of other cards and rows in fp32 are
-ignored. Of equal rows the last counts, as for scripts/perf_table.py.
+ignored. Of equal rows the last counts, as for dev/results/perf_table.py.
 */
 #pragma once
 #include <cstddef>

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(1, str(pathlib.Path(__file__).resolve().parent.parent))  # perf_table
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2] / "dev/results"))  # perf_table
 from harness import ROOT, RUNS, OutOfTime, Part, gpu_name, smi  # noqa: E402
 from parts import ALIASES, ALL, PARTS  # noqa: E402
 

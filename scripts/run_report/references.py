@@ -11,7 +11,7 @@ KINDS = {
     "score": ("--reference-score", "SCORE", ""),
 }
 
-# What others published of the targets of scripts/speedrun.sh: (kind, as its flag takes it). scripts/check_docs.py holds
+# What others published of the targets of scripts/speedrun.sh: (kind, as its flag takes it). dev/lint/check_docs.py holds
 # scripts/run.sh and doc/speedrun.md to these figures.
 PUBLISHED = {
     # modded-nanogpt, track 3: the baseline's log

@@ -60,7 +60,7 @@ TEST_CASE("a profiled run on a GPU has the losses of any other, and a trace that
     const Finished profiled = runs.train("profiled", flags);
     must_succeed(profiled);
     CHECK(difference(step_folder(runs.path("plain"), 3), step_folder(runs.path("profiled"), 3)) == "");
-    const Finished checked = run("python3 scripts/check_trace.py '" + trace + "'");
+    const Finished checked = run("python3 dev/interop/check_trace.py '" + trace + "'");
     INFO(checked.out << checked.err << profiled.out);
     REQUIRE(checked.exit_code == 0);
     const bool many = ranks > 0;

@@ -51,9 +51,9 @@ const ProfileRow& row(const std::vector<ProfileRow>& rows, const std::string& na
     return rows[0];
 }
 
-// The output of scripts/check_trace.py for a trace that it accepts.
+// The output of dev/interop/check_trace.py for a trace that it accepts.
 std::string counts_in(const std::string& path) {
-    const Finished checked = run("python3 scripts/check_trace.py '" + path + "'");
+    const Finished checked = run("python3 dev/interop/check_trace.py '" + path + "'");
     INFO(checked.err);
     REQUIRE(checked.exit_code == 0);
     return checked.out;

@@ -9,7 +9,7 @@ struct Case {
     AdamWStep hyper;
 };
 
-// As in scripts/optimizer_fixtures.py
+// As in dev/fixtures/optimizer_fixtures.py
 static Case test_case(int i) {
     return std::vector<Case>{
         {"one",

@@ -12,7 +12,7 @@ struct MuonCase {
     MuonStep step;
 };
 
-// scripts/optimizer_fixtures.py has the same table.
+// dev/fixtures/optimizer_fixtures.py has the same table.
 static const std::vector<MuonCase> kCases = {
     {"square", 12, 12, {.learning_rate = 0.02, .momentum = 0.95, .beta2 = 0.9, .weight_decay = 0.1}},
     {"tall", 40, 17, {.learning_rate = 0.02, .momentum = 0.9, .beta2 = 0.95, .weight_decay = 0.2}},

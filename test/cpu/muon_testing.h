@@ -11,7 +11,7 @@ A whole Muon step built from its ops, on any device, and the matrices of the fix
 #include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
 #include "llmc/ops/step_scalars.h"   // StepScalars
 
-// scripts/optimizer_fixtures.py has the same table.
+// dev/fixtures/optimizer_fixtures.py has the same table.
 struct MuonMatrix {
     const char* name;
     int64_t R, K, count;

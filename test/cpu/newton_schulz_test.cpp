@@ -14,7 +14,7 @@ struct NewtonSchulzCase {
 static NewtonSchulzOptions polar(int iterations = 5) { return NewtonSchulzOptions::polar_express(iterations); }
 
 TEST_CASE("newton_schulz agrees with PyTorch", "[newton_schulz]") {
-    // scripts/optimizer_fixtures.py has the same table.
+    // dev/fixtures/optimizer_fixtures.py has the same table.
     static const std::vector<NewtonSchulzCase> cases = {
         {"square", 1, 12, 12, polar()}, {"tall", 2, 33, 7, polar()},
         {"wide", 3, 20, 50, polar()},   {"row", 1, 1, 9, polar()},

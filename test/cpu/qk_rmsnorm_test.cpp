@@ -10,7 +10,7 @@ struct QkCase {
     const char* name;
     AttentionShape shape;
 };
-// scripts/op_fixtures.py has the same table.
+// dev/fixtures/op_fixtures.py has the same table.
 static const std::vector<QkCase> kCases = {
     {"one", {1, 1, 1, 1, 8}}, {"grouped", {2, 5, 4, 2, 16}}, {"odd", {3, 23, 3, 1, 14}}, {"wide", {1, 3, 2, 1, 128}}};
 

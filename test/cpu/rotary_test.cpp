@@ -10,7 +10,7 @@ struct RotaryCase {
     RotaryOptions options;
 };
 
-// scripts/op_fixtures.py has the same table.
+// dev/fixtures/op_fixtures.py has the same table.
 static const std::vector<RotaryCase> kCases = {
     {"one", {1, 1, 1, 1, 2}, {}},
     {"llama", {2, 5, 4, 2, 16}, {.base = 5e5}},

@@ -230,7 +230,7 @@ TEST_CASE("another's template is rendered, and is one of our forms or named as n
     CHECK(find_chat_style(tokenizer, path, "chatml").name == "chatml");
     setenv("PYTHONPATH", before.c_str(), 1);
     if (run("python3 -c 'import jinja2'").exit_code != 0) {
-        WARN("not tested further: python3 has no jinja2; scripts/check_templates.py tests it in CI");
+        WARN("not tested further: python3 has no jinja2; dev/interop/check_templates.py tests it in CI");
         return;
     }
     CHECK(find_chat_style(tokenizer, path, "auto") ==

@@ -1,5 +1,5 @@
 // Ids and merges against tiktoken, Hugging Face's `tokenizers` and rustbpe. Their results are in
-// test/fixtures/tokenizers/ and, many more, in $ANVIL_TOKENIZER_CASES: see scripts/make_tokenizer_fixtures.py.
+// test/fixtures/tokenizers/ and, many more, in $ANVIL_TOKENIZER_CASES: see dev/fixtures/make_tokenizer_fixtures.py.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -119,7 +119,7 @@ TEST_CASE("the tokens learned are rustbpe's", "[tokenizer_reference][tokenizer]"
 TEST_CASE("ids and tokens are the same on much more text", "[tokenizer_reference]") {
     const char* folder = std::getenv("ANVIL_TOKENIZER_CASES");
     if (!folder) {
-        WARN("not tested: ANVIL_TOKENIZER_CASES is not set (scripts/check_tokenizers.sh sets it)");
+        WARN("not tested: ANVIL_TOKENIZER_CASES is not set (dev/interop/check_tokenizers.sh sets it)");
         return;
     }
     make_folders(std::string(folder) + "/ours");

@@ -1,4 +1,4 @@
-// scripts/bench_scaling.py and scripts/scaling_table.sh: tables and files from logs of several ranks, and that old
+// dev/results/bench_scaling.py and scripts/scaling_table.sh: tables and files from logs of several ranks, and that old
 // results are kept.
 #include <filesystem>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
@@ -44,7 +44,7 @@ struct Bench {
         write_file_atomically(folder / "fake.py", kFake);
     }
     Finished run_with(const std::string& flags, const std::string& variables = "") const {
-        return run(variables + " python3 -B scripts/bench_scaling.py --device cpu --page " + page + " --results " +
+        return run(variables + " python3 -B dev/results/bench_scaling.py --device cpu --page " + page + " --results " +
                    folder.path + " " + flags);
     }
     std::string fake() const {
@@ -160,7 +160,7 @@ TEST_CASE("bench_scaling runs the trainer", "[bench_scaling]") {
 }
 
 TEST_CASE("doc/performance.md shows the scaling that was measured", "[bench_scaling]") {
-    const Finished checked = run("python3 -B scripts/bench_scaling.py --check");
+    const Finished checked = run("python3 -B dev/results/bench_scaling.py --check");
     INFO(checked.err);
     CHECK(checked.exit_code == 0);
 }

@@ -1,6 +1,6 @@
-// scripts/perf_table.py: the measurements of a GPU run become a table, and nothing else does.
-#include "llmc/base/file.h"          // read_file, write_file_atomically
-#include "test/scripts/predicted.h"  // predicted_rate
+// dev/results/perf_table.py: the measurements of a GPU run become a table, and nothing else does.
+#include "llmc/base/file.h"      // read_file, write_file_atomically
+#include "test/dev/predicted.h"  // predicted_rate
 #include "test/testing.h"
 
 namespace {
@@ -27,7 +27,7 @@ struct Results {
         write_file_atomically(page, read_file("doc/performance.md"));
     }
     Finished table(const std::string& flags = "") const {
-        return run("python3 -B scripts/perf_table.py " + folder.path + " --page " + page + " " + flags);
+        return run("python3 -B dev/results/perf_table.py " + folder.path + " --page " + page + " " + flags);
     }
     // After writing it: the line of the table that begins so.
     std::string line(const std::string& begin) const {

@@ -1,4 +1,4 @@
-// The committed predictions equal the output of `plan`: scripts/predict.py.
+// The committed predictions equal the output of `plan`: dev/results/predict.py.
 #include "test/program.h"  // program
 #include "test/testing.h"
 
@@ -9,7 +9,7 @@ static std::string folder_of_programs() {
 
 // Not under the sanitizers, which would run the same plans ten times as slowly.
 TEST_CASE("the committed predictions are those of plan, and a change shows", "[predict][plan][plain]") {
-    const std::string command = "ANVIL_PROGRAMS=" + folder_of_programs() + " scripts/predict.py --check";
+    const std::string command = "ANVIL_PROGRAMS=" + folder_of_programs() + " dev/results/predict.py --check";
     const Finished same = run(command);
     INFO(same.out << same.err);
     CHECK(same.exit_code == 0);
@@ -21,8 +21,8 @@ TEST_CASE("the committed predictions are those of plan, and a change shows", "[p
     CHECK(contains(other.out, " launches a micro-batch, "));
     CHECK(contains(other.out, "doc/results/steps-predicted.json: not what `plan` says now\n"));
     CHECK(contains(other.out, "doc/predicted.md: not what `plan` says now\n"));
-    CHECK(contains(other.out, "scripts/predict.py --renew writes them"));
-    const Finished nowhere = run("ANVIL_PROGRAMS=/nowhere scripts/predict.py --check");
+    CHECK(contains(other.out, "dev/results/predict.py --renew writes them"));
+    const Finished nowhere = run("ANVIL_PROGRAMS=/nowhere dev/results/predict.py --check");
     CHECK(nowhere.exit_code == 1);
     CHECK(contains(nowhere.err, "train_gpt is missing: run make first"));
 }

@@ -1,4 +1,4 @@
-// Predictions from doc/results/predicted-h200.json, as scripts/perf_table.py prints them.
+// Predictions from doc/results/predicted-h200.json, as dev/results/perf_table.py prints them.
 #pragma once
 #include <cstdlib>
 #include <string>

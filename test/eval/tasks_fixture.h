@@ -1,5 +1,5 @@
 /*
-Task files for tests: those of the fixture `tasks` (scripts/reference_tasks.py), and a small one.
+Task files for tests: those of the fixture `tasks` (dev/fixtures/reference_tasks.py), and a small one.
 */
 #pragma once
 #include <cstring>

@@ -1,5 +1,5 @@
 /*
-The small models of every architecture that scripts/model_fixtures.py makes fixtures of.
+The small models of every architecture that dev/fixtures/model_fixtures.py makes fixtures of.
 */
 #pragma once
 #include <cstdint>

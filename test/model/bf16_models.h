@@ -57,7 +57,8 @@ inline GptShape bf16_shape(const char* architecture) {
 }
 
 // Random weights that bf16 represents exactly, and that leave nothing at zero or in its linear range: see WEIGHTS of
-// scripts/model_fixtures.py. Like those of a trained model, matrices (1 / sqrt(C)) preserve the size of activations.
+// dev/fixtures/model_fixtures.py. Like those of a trained model, matrices (1 / sqrt(C)) preserve the size of
+// activations.
 inline Floats random_weights(const Parameter& p) {
     uint64_t seed = 1;
     for (const char letter : p.name) seed = mix64(seed ^ uint64_t(letter));

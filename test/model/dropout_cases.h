@@ -1,5 +1,5 @@
 /*
-The models with dropout that scripts/model_fixtures.py makes fixtures of, and their check on any device.
+The models with dropout that dev/fixtures/model_fixtures.py makes fixtures of, and their check on any device.
 */
 #pragma once
 #include <cstdint>

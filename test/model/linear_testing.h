@@ -1,5 +1,5 @@
 /*
-The models with FP8 layers that scripts/model_fixtures.py makes fixtures of, and one training step of such a model.
+The models with FP8 layers that dev/fixtures/model_fixtures.py makes fixtures of, and one training step of such a model.
 */
 #pragma once
 #include <cstdint>
@@ -20,7 +20,7 @@ inline const std::vector<ArchitectureCase> kFp8Cases = {
     {"fp8_llama_wide", 2, 8, small_shape("llama", {2, 2, 128, 8, 61, 1, 128})},
 };
 
-// The weights that model_in_fp8() of scripts/model_fixtures.py makes.
+// The weights that model_in_fp8() of dev/fixtures/model_fixtures.py makes.
 inline Floats made_weights(const Parameter& p, const Fixture& f) {
     const int64_t n = p.exported_rows * p.size() / p.shape[0];
     const Floats scale_and_shift = f.floats("scale." + p.name);

@@ -139,7 +139,7 @@ TEST_CASE("twenty AdamW steps with warm-up, decay and clipping agree with PyTorc
     StepScalars scalars;
     int clipped = 0;
     const Schedule schedule{.kind = "cosine", .max = 3e-3, .min = 3e-4, .warmup_steps = 5, .steps = 20};
-    constexpr double kClip = 2;  // as in scripts/reference_training.py: active in most steps, but not in all
+    constexpr double kClip = 2;  // as in dev/fixtures/reference_training.py: active in most steps, but not in all
     const std::vector<int32_t> batches = run.ints("tokens_and_target");  // (20, B, T + 1)
     const Floats want_loss = run.floats("want.loss"), want_norm = run.floats("want.norm"),
                  want_lr = run.floats("want.lr");

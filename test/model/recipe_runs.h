@@ -1,5 +1,6 @@
 /*
-The training runs of scripts/reference_training.py: twenty steps of whole recipes, on any device, and their batches.
+The training runs of dev/fixtures/reference_training.py: twenty steps of whole recipes, on any device, and their
+batches.
 */
 #pragma once
 #include <cmath>

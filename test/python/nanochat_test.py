@@ -3,7 +3,7 @@
     PYTHONPATH=python python3 test/python/nanochat_test.py       needs ./train_gpt and ./data/tokenize (or ANVIL_PROGRAMS)
 
 The format is written down here a second time, from nanochat's own code. Once, on 2026-11-24, that code itself was compared (dev/LOG.md).
-Fine-tuning is compared with what nanochat's chat_sft did with the same model and conversations: scripts/make_nanochat_fixture.py.
+Fine-tuning is compared with what nanochat's chat_sft did with the same model and conversations: dev/fixtures/make_nanochat_fixture.py.
 """
 
 import base64
@@ -115,7 +115,7 @@ def conversations():
 
 def sft_model():
     """Weights of integers, the same on every machine."""
-    sys.path.insert(0, str(ROOT / "scripts"))
+    sys.path.insert(0, str(ROOT / "dev/fixtures"))
     import torch
     from fixture_file import bell
 
@@ -183,7 +183,7 @@ class Models(Case):
         import numpy as np
         import torch
 
-        sys.path.insert(0, str(ROOT / "scripts"))
+        sys.path.insert(0, str(ROOT / "dev/fixtures"))
         import reference_gpt as reference
 
         state = random_model()

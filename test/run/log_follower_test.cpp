@@ -1,5 +1,5 @@
 // --log-to, with a fake wandb that records its calls and a fake tensorboard that writes its events as lines of JSON;
-// scripts/check_interop.sh uses the real ones.
+// dev/interop/check_interop.sh uses the real ones.
 #include "llmc/run/log_follower.h"
 #include <filesystem>
 #include <map>

@@ -5,8 +5,8 @@ the results of a call that is killed at any moment; and its checks of ranks, wit
 #include <filesystem>
 #include <sstream>
 #include "test/program.h"
-#include "test/scripts/predicted.h"  // predicted_rate
-#include "test/test_clock.h"         // now_s
+#include "test/dev/predicted.h"  // predicted_rate
+#include "test/test_clock.h"     // now_s
 
 namespace {
 
@@ -17,11 +17,11 @@ struct FakeMachine {
     ScratchFolder folder;
 
     explicit FakeMachine(bool has_gpu = true) {
-        for (const char* name :
-             {"bin", "scripts", "test/cuda", "test/dev", "dev/bench", "build/cuda/bench", "data", "doc/results"})
+        for (const char* name : {"bin", "scripts", "test/cuda", "test/dev", "dev/bench", "dev/results",
+                                 "build/cuda/bench", "data", "doc/results"})
             fs::create_directories(folder / name);
         fs::copy("scripts/gpu_check.sh", folder / "scripts/gpu_check.sh");
-        fs::copy("scripts/perf_table.py", folder / "scripts/perf_table.py");
+        fs::copy("dev/results/perf_table.py", folder / "dev/results/perf_table.py");
         fs::copy("scripts/gpu_check", folder / "scripts/gpu_check", fs::copy_options::recursive);
         for (const char* name :
              {"dev/bench/gelu.cu", "dev/bench/matmul.cu", "dev/bench/attention.cu", "dev/bench/sustained.cu",
@@ -135,9 +135,9 @@ struct FakeMachine {
     }
     // perf_table reads every line of what was found, and makes a page of it.
     bool has_good_results() const {
-        const Finished rows = run("python3 -B scripts/perf_table.py --validate " + folder / "out/results.jsonl");
+        const Finished rows = run("python3 -B dev/results/perf_table.py --validate " + folder / "out/results.jsonl");
         const Finished page =
-            run("cp doc/performance.md " + folder / "page.md" + " && python3 -B scripts/perf_table.py " +
+            run("cp doc/performance.md " + folder / "page.md" + " && python3 -B dev/results/perf_table.py " +
                 folder / "out" + " --page " + folder / "page.md");
         INFO(rows.err << page.err);
         CHECK(rows.exit_code == 0);

@@ -17,22 +17,19 @@ and doc/flags.md list the flags.
 #include "llmc/base/file.h"          // open_standard_files
 #include "llmc/base/host_cpus.h"     // let_threads_use_given_cores
 #include "llmc/comm/host.h"          // raise_file_limit
-#include "llmc/comm/topology.h"      // network_text
+#include "llmc/commands/backend.h"   // open_backend, links_text
+#include "llmc/commands/backends.h"  // look_at_gpu
+#include "llmc/commands/doctor.h"    // doctor
 #include "llmc/cpu/kernels.h"        // cpu_kernels
 #include "llmc/data/utf8.h"          // printable
-#include "llmc/commands/backend.h"   // open_backend
-#include "llmc/commands/backends.h"  // look_at_gpu
-#include "llmc/run/command.h"        // parse_command_line
-#include "llmc/commands/doctor.h"    // doctor
+#include "llmc/plan/plan.h"          // print_plan
+#include "llmc/run/command.h"        // parse_command_line, names_ranks
 #include "llmc/run/omp_spin.h"       // sets GOMP_SPINCOUNT
-#include "llmc/plan/trace_report.h"  // launch_table, limits_text, predicted_chrome_trace
-#include "llmc/plan/plan.h"          // plan_runs
 #include "llmc/run/results.h"        // append_result
-#include "llmc/train/session.h"      // Session
-#include "llmc/train/run_request.h"  // find_request
 #include "llmc/run/stop.h"           // catch_stop_signals, outlive_broken_pipes, outlive_file_limits
 #include "llmc/run/supervise.h"      // supervise, Supervised
-#include "llmc/train/tokens.h"       // planned_vocab_size
+#include "llmc/train/run_request.h"  // find_request
+#include "llmc/train/session.h"      // Session
 #include "llmc/train/world.h"        // in_world
 
 namespace {
@@ -59,14 +56,6 @@ void train(Session& session) {
 
 constexpr double kMeetingS = 10;  // how long to wait for the other ranks if one cannot read its flags
 
-// Whether the flags tell the rank or how to meet the other ranks. Called for flags that could not be parsed.
-bool names_ranks(int argc, char** argv) {
-    for (int i = 1; i < argc; i++)
-        for (const char* flag : {"--rank", "--world-size", "--master", "--launcher", "--virtual-ranks"})
-            if (std::string(argv[i]).starts_with(flag)) return true;
-    return false;
-}
-
 // Lost output is an error, because printing is part of the command. In a training run it is only a warning, because
 // log.jsonl has the same records.
 void check_output(bool is_training) {
@@ -74,43 +63,6 @@ void check_output(bool is_training) {
     const char* const lost = "standard output could not be written, and some of it is lost";
     require(is_training, "%s: is its disk full?", lost);
     std::fprintf(stderr, "warning: %s; log.jsonl has all steps\n", lost);
-}
-
-void print_plan(const CommandLine& line) {
-    const RunFlags& flags = line.run;
-    flags.validate();
-    if (flags.device == "cpu")
-        std::fprintf(stderr,
-                     "warning: `plan` is for GPUs, and these are the figures of --gpu %s; for a CPU --dry-run of "
-                     "`train` prints the memory plan\n",
-                     line.plan.gpu.c_str());
-    const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
-    const std::vector<RunPlan> plans = plan_runs(flags, line.plan, flags.model.shape(found));
-    std::printf("%s\n", text_of(plans).c_str());
-    // Once per GPU.
-    for (size_t i = 0; i < plans.size(); i++)
-        if (plans[i].calibration && (i == 0 || plans[i].calibration != plans[i - 1].calibration))
-            std::printf("\n%s", text_of(*plans[i].calibration).c_str());
-    const std::string path = flags.tokenizer_path();
-    if (assumes_vocabulary(flags))
-        std::printf("%s", kAssumedVocabulary);
-    else if (found == plans[0].shape.vocab_size)
-        std::printf("vocabulary: that of %s; --vocab-size plans for another\n", path.c_str());
-    if (line.plan.trace.empty()) return;
-    const RunPlan& plan = plans[0];
-    std::printf("\n%s\n%s", launch_table(plan.trace, plan.times[1], plan.gpu, 0).c_str(),
-                limits_text(plan.trace, plan.times[1]).c_str());
-    write_file_atomically(line.plan.trace,
-                          predicted_chrome_trace(plan.trace, plan.times[1], plan.gpu, facts_json(plan)));
-}
-
-// The links that join the ranks, as rank 0's host sees them; "" if ranks share memory.
-std::string links_of(const World& world, const RunFlags& flags) {
-    if (world.is_alone() || world.group || !world.is_first()) return "";
-    const std::string gpus = flags.device != "cpu" && why_no_cuda().empty() ? cuda_gpu_links() : "";
-    const std::string network = world.ranks.num_hosts > 1 ? network_text() : "";
-    if (gpus.empty() && network.empty()) return "";
-    return "links: " + gpus + (gpus.empty() || network.empty() ? "" : "; ") + network + "\n";
 }
 
 // Runs the commands that take several ranks. Called once per rank.
@@ -126,7 +78,7 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
     // Errors that do not depend on the vocabulary come first, before anything is measured.
     if (!request.resumed() && !request.source) share_errors(world.ranks, [&] { request.flags.model.shape(1); });
     const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
-    print(links_of(world, request.flags));
+    print(links_text(world, request.flags));
     if (line.run.command == Command::generate)
         return backend->generate(world, request, line.run.tokenizer, line.generate);
     if (line.run.command == Command::chat) return backend->chat(world, request, line.run.tokenizer, line.chat);
@@ -190,7 +142,7 @@ int main(int argc, char** argv) {
         const Command command = line.run.command;
         if (line.is_done) {
         } else if (command == Command::plan) {
-            print_plan(line);
+            print_plan(line.run, line.plan);
         } else if (command == Command::export_model) {
             std::printf("%s", export_asked(line).c_str());
         } else if (command == Command::doctor) {

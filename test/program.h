@@ -19,10 +19,10 @@ Tests train_gpt as a user runs it: tiny runs in a scratch folder, their logs and
 #include "llmc/base/file.h"                 // read_file, FileWriter
 #include "llmc/base/flags.h"                // from_json
 #include "llmc/base/hash.h"                 // xxh3
+#include "llmc/checkpoint/checkpointing.h"  // RunState
 #include "llmc/cpu/kernels.h"               // Cpu, for checkpointing.h
 #include "llmc/io/checkpoint.h"             // checkpoint_path, checkpoint_steps, verify
 #include "llmc/io/manifest.h"               // Manifest
-#include "llmc/checkpoint/checkpointing.h"  // RunState
 #include "llmc/run/log.h"                   // StepRecord
 #include "test/testing.h"                   // run, ScratchFolder
 

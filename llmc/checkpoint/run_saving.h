@@ -20,15 +20,15 @@ when no step is in flight.
 #include <string>
 #include <utility>
 #include <vector>
+#include "llmc/checkpoint/checkpointing.h"  // RunState, ShardedState
+#include "llmc/checkpoint/placement.h"      // find_placement
+#include "llmc/checkpoint/saving.h"         // Saver
 #include "llmc/comm/ranks.h"                // Ranks, on_first_rank
 #include "llmc/data/utf8.h"                 // printable
 #include "llmc/io/checkpoint.h"             // checkpoint_path, mark_best, prune, remove_leftovers
 #include "llmc/model/gpt.h"                 // Gpt
-#include "llmc/checkpoint/checkpointing.h"  // RunState, ShardedState
 #include "llmc/run/log.h"                   // RunLog
-#include "llmc/checkpoint/placement.h"      // find_placement
 #include "llmc/run/run_flags.h"             // RunFlags
-#include "llmc/checkpoint/saving.h"         // Saver
 #include "llmc/run/step_config.h"           // Vote
 #include "llmc/run/supervise.h"             // Supervised
 

@@ -26,12 +26,12 @@ whose thread writes it (placement.h). When all parts are on disk, a thread of ra
 #include <utility>
 #include <vector>
 #include "llmc/base/memory.h"               // aligned
-#include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
-#include "llmc/interop/tokenizer_export.h"  // TokenFacts
-#include "llmc/io/checkpoint.h"             // CheckpointWriter, CheckpointPart
 #include "llmc/checkpoint/checkpointing.h"  // RunState, saved_parts
 #include "llmc/checkpoint/parts.h"          // PartSender, receive_parts
 #include "llmc/checkpoint/placement.h"      // Placement
+#include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
+#include "llmc/interop/tokenizer_export.h"  // TokenFacts
+#include "llmc/io/checkpoint.h"             // CheckpointWriter, CheckpointPart
 #include "llmc/run/supervise.h"             // Supervised
 
 // What a checkpoint has besides weights and state.

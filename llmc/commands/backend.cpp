@@ -12,8 +12,9 @@
 #include "llmc/base/check.h"         // require, format
 #include "llmc/base/host_cpus.h"     // given_cores, share_of_cores, cpu_quota, use_given_cores
 #include "llmc/comm/host.h"          // host_gpus
-#include "llmc/cpu/kernels.h"        // cpu_kernels
 #include "llmc/commands/backends.h"  // cpu_backend_fp32, cuda_backend_fp32, ...
+#include "llmc/comm/topology.h"      // network_text
+#include "llmc/cpu/kernels.h"        // cpu_kernels
 
 namespace {
 
@@ -96,6 +97,14 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
     }
     const int threads = num_threads(place, flags, of_host);
     return dtype == "bf16" ? cpu_backend_bf16(threads) : cpu_backend_fp32(threads);
+}
+
+std::string links_text(const World& world, const RunFlags& flags) {
+    if (world.is_alone() || world.group || !world.is_first()) return "";
+    const std::string gpus = is_on_cpu(flags) ? "" : cuda_gpu_links();
+    const std::string network = world.ranks.num_hosts > 1 ? network_text() : "";
+    if (gpus.empty() && network.empty()) return "";
+    return "links: " + gpus + (gpus.empty() || network.empty() ? "" : "; ") + network + "\n";
 }
 
 void check_openmp() {

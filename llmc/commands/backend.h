@@ -12,8 +12,8 @@ each pair, in the files *_backend_*; no other code is a template over both.
 #include <vector>
 #include "llmc/comm/host.h"          // HostGpus
 #include "llmc/run/run_flags.h"      // RunFlags
-#include "llmc/train/session.h"      // Session
 #include "llmc/train/run_request.h"  // RunRequest
+#include "llmc/train/session.h"      // Session
 #include "llmc/train/world.h"        // World
 
 class Backend {
@@ -34,6 +34,10 @@ public:
 
 // The requested device and dtype. Collective: throws an Error on all ranks if the device is missing on any.
 std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
+
+// The line at the start of a run that names what joins its GPUs and hosts, as rank 0's host reports it; "" on other
+// ranks, or if ranks only share memory.
+std::string links_text(const World& world, const RunFlags& flags);
 
 // A rank's threads on the CPU.
 struct CpuShare {

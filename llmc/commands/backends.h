@@ -6,8 +6,8 @@ cuda_backend_absent.cpp reports that.
 #include <memory>
 #include <string>
 #include "llmc/commands/backend.h"  // Backend
-#include "llmc/run/run_flags.h"     // RunFlags
 #include "llmc/commands/doctor.h"   // GpuFacts
+#include "llmc/run/run_flags.h"     // RunFlags
 
 std::unique_ptr<Backend> cpu_backend_fp32(int num_threads);
 std::unique_ptr<Backend> cpu_backend_bf16(int num_threads);

@@ -22,9 +22,9 @@ oldest turns are dropped, with a note on standard error.
 #include <optional>
 #include <string>
 #include <vector>
+#include "llmc/commands/generate.h"  // tokenizer_for, WholeCharacters
 #include "llmc/data/chat.h"          // ChatTemplate, Conversation
 #include "llmc/data/chat_style.h"    // find_chat_style
-#include "llmc/commands/generate.h"  // tokenizer_for, WholeCharacters
 
 // The model's side of a conversation: the tokens that it has read are in the KV cache.
 template <class Device, class T>

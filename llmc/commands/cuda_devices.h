@@ -9,15 +9,15 @@
 #include "llmc/base/user_cache.h"                 // user_cache_folder
 #include "llmc/comm/gpu/local_cuda.h"             // LocalComm<Cuda>
 #include "llmc/comm/gpu/nccl_comm.h"              // make_nccl_comm
+#include "llmc/cuda/attention/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/cublaslt.h"                   // CublasLt
 #include "llmc/cuda/cuda_kernels.h"               // the device Cuda, ops
 #include "llmc/cuda/cuda_profile.h"               // CudaProfile
-#include "llmc/cuda/attention/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/limits.h"                     // check_head_size
 #include "llmc/cuda/matmul_cache.h"               // matmul_cache_path
+#include "llmc/run/peak_flops.h"                  // DevicePeak, find_peak, peak_bf16_flops
 #include "llmc/train/attention_shapes.h"          // attention_shapes
 #include "llmc/train/devices.h"                   // KernelFacts, type_name
-#include "llmc/run/peak_flops.h"                  // DevicePeak, find_peak, peak_bf16_flops
 #include "llmc/train/world.h"                     // World
 
 inline std::string describe(const Cuda& cuda) {

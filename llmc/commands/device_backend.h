@@ -9,8 +9,8 @@
 #include "llmc/comm/handshake.h"        // check_alike
 #include "llmc/commands/backend.h"      // Backend
 #include "llmc/commands/chat_loop.h"    // chat
-#include "llmc/train/device_session.h"  // DeviceSession
 #include "llmc/commands/generate.h"     // generate
+#include "llmc/train/device_session.h"  // DeviceSession
 
 template <class Device, class T>
 class DeviceBackend : public Backend {

@@ -33,12 +33,12 @@
 #include "llmc/comm/host/host_comm.h"  // HostComm
 #include "llmc/comm/ranks.h"           // Ranks
 #include "llmc/comm/topology.h"        // network_text
+#include "llmc/commands/backends.h"    // cuda_gpu_links
 #include "llmc/cpu/kernels.h"          // cpu_kernels
 #include "llmc/data/mixture.h"         // data_sources
 #include "llmc/data/shards.h"          // open_shards
 #include "llmc/data/tokenizer.h"       // load_tokenizer
 #include "llmc/model/parameters.h"     // ParameterList
-#include "llmc/commands/backends.h"    // cuda_gpu_links
 #include "llmc/train/devices.h"        // peak_of
 #include "llmc/train/run_request.h"    // find_request, find_shape
 

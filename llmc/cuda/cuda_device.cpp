@@ -2,9 +2,9 @@
 #include "llmc/cuda/cuda_device.h"
 #include <algorithm>
 #include <cstring>
+#include "llmc/cuda/attention/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/cublaslt.h"                   // CublasLt
 #include "llmc/cuda/cuda_profile.h"               // nvtx_ranges
-#include "llmc/cuda/attention/cudnn_attention.h"  // CudnnAttention
 
 namespace {
 

@@ -16,9 +16,9 @@ Requires  R (for Gram::rows) and K multiples of 16 bytes, pointers 16-byte align
 */
 #pragma once
 #include "llmc/base/check.h"                   // require
+#include "llmc/cuda/attention/flash_tile.cuh"  // FlashTile, multiply_by_rows, for_elements
 #include "llmc/cuda/cublaslt.h"                // CublasLt
 #include "llmc/cuda/device.cuh"                // launch
-#include "llmc/cuda/attention/flash_tile.cuh"  // FlashTile, multiply_by_rows, for_elements
 #include "llmc/cuda/matmul.cuh"                // kDType
 #include "llmc/ops/newton_schulz.h"            // Gram
 #include "llmc/ops/op_cost.h"                  // OpCost

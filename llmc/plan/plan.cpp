@@ -1,14 +1,17 @@
 // See plan.h.
 #include "llmc/plan/plan.h"
 #include <algorithm>
+#include <cstdio>
 #include "llmc/base/check.h"          // require, ensure, format
+#include "llmc/base/file.h"           // write_file_atomically
 #include "llmc/base/json.h"           // Json
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/model/flops.h"         // flops_per_token
 #include "llmc/optim/state_layout.h"  // StateLayout, state_bytes
-#include "llmc/plan/trace_report.h"   // parts_text
-#include "llmc/run/step_config.h"     // gradient_bytes
+#include "llmc/plan/trace_report.h"   // parts_text, launch_table, limits_text, predicted_chrome_trace
 #include "llmc/plan/traced_step.h"    // trace_step, traced_workspace
+#include "llmc/run/step_config.h"     // gradient_bytes
+#include "llmc/train/tokens.h"        // planned_vocab_size, assumes_vocabulary
 
 namespace {
 
@@ -324,4 +327,30 @@ std::string text_of(const std::vector<RunPlan>& plans) {
         "; one plan alone says more. FULL: it does not fit in that GPU's memory.\n"
         "parallel: the step's time without communication over its time; exposed: of it, waiting for communication";
     return text;
+}
+
+void print_plan(const RunFlags& flags, const PlanOptions& options) {
+    flags.validate();
+    if (flags.device == "cpu")
+        std::fprintf(stderr,
+                     "warning: `plan` is for GPUs, and these are the figures of --gpu %s; for a CPU --dry-run of "
+                     "`train` prints the memory plan\n",
+                     options.gpu.c_str());
+    const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
+    const std::vector<RunPlan> plans = plan_runs(flags, options, flags.model.shape(found));
+    std::printf("%s\n", text_of(plans).c_str());
+    // Once per GPU.
+    for (size_t i = 0; i < plans.size(); i++)
+        if (plans[i].calibration && (i == 0 || plans[i].calibration != plans[i - 1].calibration))
+            std::printf("\n%s", text_of(*plans[i].calibration).c_str());
+    const std::string path = flags.tokenizer_path();
+    if (assumes_vocabulary(flags))
+        std::printf("%s", kAssumedVocabulary);
+    else if (found == plans[0].shape.vocab_size)
+        std::printf("vocabulary: that of %s; --vocab-size plans for another\n", path.c_str());
+    if (options.trace.empty()) return;
+    const RunPlan& plan = plans[0];
+    std::printf("\n%s\n%s", launch_table(plan.trace, plan.times[1], plan.gpu, 0).c_str(),
+                limits_text(plan.trace, plan.times[1]).c_str());
+    write_file_atomically(options.trace, predicted_chrome_trace(plan.trace, plan.times[1], plan.gpu, facts_json(plan)));
 }

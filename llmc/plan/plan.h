@@ -63,5 +63,7 @@ std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options
 // One plan in full, several as a table.
 std::string text_of(const RunPlan& plan);
 std::string text_of(const std::vector<RunPlan>& plans);
+// The command `plan`: prints the table, and writes --trace. Throws an Error for flags that do not fit.
+void print_plan(const RunFlags& flags, const PlanOptions& options);
 // The plan's figures as a JSON object for programs: otherData of --trace's file.
 std::string facts_json(const RunPlan& plan);

@@ -14,8 +14,8 @@ Weights and activations are bf16. Attention is cuDNN's wherever cuDNN 9.19 suppo
 #include "llmc/model/parameters.h"        // ParameterList
 #include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
 #include "llmc/optim/sharding.h"          // ShardingPlan
-#include "llmc/run/step_config.h"         // StepConfig
 #include "llmc/plan/step_trace.h"         // StepTrace
+#include "llmc/run/step_config.h"         // StepConfig
 
 // The properties of a GPU that the kernels' launchers need.
 struct DescribedGpu {

@@ -413,6 +413,13 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     return line;
 }
 
+bool names_ranks(int argc, const char* const* argv) {
+    for (int i = 1; i < argc; i++)
+        for (const char* flag : {"--rank", "--world-size", "--master", "--launcher", "--virtual-ranks"})
+            if (std::string(argv[i]).starts_with(flag)) return true;
+    return false;
+}
+
 std::string flags_document() {
     std::string text =
         "# Flags of train_gpt\n\n"

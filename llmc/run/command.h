@@ -41,6 +41,8 @@ void note_given(RunFlags& flags, const Flags& given);
 // Throws an Error for an unknown command or flag; if another command has the flag, or had it, the message names that
 // command. `line`, if not null, gets the command even then.
 CommandLine parse_command_line(int argc, const char* const* argv);
+// Whether the flags tell the rank or how to meet the other ranks. For flags that could not be parsed.
+bool names_ranks(int argc, const char* const* argv);
 
 // doc/flags.md: the commands with their flags, the recipes, and the exit codes.
 std::string flags_document();

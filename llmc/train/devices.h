@@ -13,8 +13,8 @@ Properties of a device that a run needs. The functions here are for the CPU; cud
 #include "llmc/base/bf16.h"            // bf16
 #include "llmc/base/check.h"           // format, require
 #include "llmc/base/host_memory.h"     // host_memory_bytes
-#include "llmc/base/profile.h"         // HostProfile, PeakRates
 #include "llmc/base/processor.h"       // level_in_use, name_of, text_of
+#include "llmc/base/profile.h"         // HostProfile, PeakRates
 #include "llmc/base/user_cache.h"      // user_cache_folder
 #include "llmc/comm/comm.h"            // Comm, NoComm
 #include "llmc/comm/host/host_comm.h"  // HostComm
@@ -22,8 +22,8 @@ Properties of a device that a run needs. The functions here are for the CPU; cud
 #include "llmc/comm/ranks.h"           // share_errors
 #include "llmc/cpu/kernels.h"          // the device Cpu, cpu_kernels
 #include "llmc/run/log.h"              // PlanRecord
-#include "llmc/run/run_flags.h"        // RunFlags
 #include "llmc/run/peak_flops.h"       // DevicePeak, find_peak
+#include "llmc/run/run_flags.h"        // RunFlags
 #include "llmc/train/world.h"          // World
 
 // For the report before the first step: "cpu, 2 threads, AVX-512 with bf16", "cuda, NVIDIA H200, ...".

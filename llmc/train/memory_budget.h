@@ -15,10 +15,10 @@ with the least memory decides. If --batch-size differs between ranks, each must 
 #include "llmc/optim/optimizer.h"     // Optimizer
 #include "llmc/optim/outer_state.h"   // OuterState
 #include "llmc/optim/state_layout.h"  // StateLayout
-#include "llmc/train/devices.h"       // free_memory, memory_limit, workspace_bytes
 #include "llmc/run/memory_plan.h"     // memory_plan, check_fits
 #include "llmc/run/run_config.h"      // RunConfig
 #include "llmc/run/step_config.h"     // StepConfig
+#include "llmc/train/devices.h"       // free_memory, memory_limit, workspace_bytes
 #include "llmc/train/world.h"         // World
 
 // The most tokens of a micro-batch on the CPU: so many still fit into the caches, and more are no faster.

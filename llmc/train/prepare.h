@@ -13,9 +13,9 @@ communication needs, and writes no file; --dry-run ends here.
 #include "llmc/base/hash.h"            // hex64, xxh3
 #include "llmc/comm/handshake.h"       // check_alike
 #include "llmc/optim/sharding.h"       // plan_sharding
+#include "llmc/run/run_config.h"       // RunConfig, decide
 #include "llmc/train/devices.h"        // make_comm, check_heads, plan_kernels
 #include "llmc/train/memory_budget.h"  // MemoryBudget
-#include "llmc/run/run_config.h"       // RunConfig, decide
 #include "llmc/train/run_inputs.h"     // RunInputs, separator_of, choose_packing
 #include "llmc/train/run_request.h"    // RunRequest, find_shape
 #include "llmc/train/tokens.h"         // KnownTokenizer, check_tokens

@@ -7,8 +7,8 @@
 #include "llmc/data/bpe.h"                // Bpe, AddedToken
 #include "llmc/data/chat_style.h"         // chat_template_beside
 #include "llmc/data/mixture.h"            // data_sources
-#include "llmc/data/utf8.h"               // printable
 #include "llmc/data/tokenizer_formats.h"  // read_tokenizer
+#include "llmc/data/utf8.h"               // printable
 #include "llmc/io/checkpoint.h"           // checkpoint_steps, checkpoint_path
 
 namespace fs = std::filesystem;

@@ -4,11 +4,11 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <cstdlib>
-#include "llmc/comm/local.h"  // LocalGroup, LocalRanks
 #include "llmc/comm/gpu/nccl_comm.h"
+#include "llmc/comm/local.h"  // LocalGroup, LocalRanks
+#include "llmc/cuda/attention/cudnn_attention.h"
 #include "llmc/cuda/cublaslt.h"      // Cuda has one
 #include "llmc/cuda/cuda_kernels.h"  // sum_terms
-#include "llmc/cuda/attention/cudnn_attention.h"
 #include "test/testing.h"
 
 // ---- a device that asks for no GPU

@@ -8,8 +8,8 @@ rank_faults_test.cpp.
 #include <poll.h>
 #include <signal.h>
 #include <sstream>
-#include "llmc/comm/tcp/hmac.h"        // random_bytes
 #include "llmc/comm/launch/launch.h"   // join
+#include "llmc/comm/tcp/hmac.h"        // random_bytes
 #include "llmc/comm/tcp/tcp_ranks.h"   // TcpRanks
 #include "test/comm/broken_network.h"  // data_sockets
 #include "test/comm/collectives.h"     // check_collectives

@@ -13,12 +13,12 @@ Ranks over TCP, as processes of this machine: their communication, and how each 
 #include <fstream>
 #include <functional>
 #include <thread>
+#include "llmc/checkpoint/parts.h"    // PartSender, PartReader, receive_parts
 #include "llmc/comm/handshake.h"      // check_alike, check_connected
 #include "llmc/comm/host.h"           // host_identity
 #include "llmc/comm/launch/launch.h"  // join
-#include "llmc/checkpoint/parts.h"    // PartSender, PartReader, receive_parts
-#include "llmc/train/rank_watch.h"    // report_of_all
 #include "llmc/run/stop.h"            // catch_stop_signals, stop_signal
+#include "llmc/train/rank_watch.h"    // report_of_all
 #include "test/comm/tcp_testing.h"
 #include "test/processes.h"
 #include "test/test_clock.h"  // now_s, sleep_s, wait_until

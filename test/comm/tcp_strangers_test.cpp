@@ -14,11 +14,11 @@ protocol.
 #include <fstream>
 #include <map>
 #include <thread>
-#include "llmc/comm/tcp/hmac.h"        // sha256, hmac_sha256
 #include "llmc/comm/handshake.h"       // check_connected
 #include "llmc/comm/host.h"            // host_identity
 #include "llmc/comm/host/host_comm.h"  // HostComm
 #include "llmc/comm/launch/launch.h"   // join
+#include "llmc/comm/tcp/hmac.h"        // sha256, hmac_sha256
 #include "test/comm/tcp_testing.h"
 #include "test/processes.h"
 #include "test/test_clock.h"  // now_s, sleep_s, wait_until

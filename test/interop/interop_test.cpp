@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include "llmc/base/half.h"
+#include "llmc/checkpoint/checkpointing.h"  // load_weights
 #include "llmc/cpu/kernels.h"
 #include "llmc/interop/export.h"
 #include "llmc/interop/llmc_model.h"
 #include "llmc/interop/tokenizer_export.h"
-#include "llmc/checkpoint/checkpointing.h"  // load_weights
 #include "test/model/model_testing.h"
 
 namespace fs = std::filesystem;

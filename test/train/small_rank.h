@@ -7,8 +7,8 @@ A rank with a small model and its optimizer. The ranks are threads of a LocalGro
 #pragma once
 #include <memory>
 #include <string>
-#include "llmc/comm/local.h"         // LocalGroup, LocalRanks, LocalComm
 #include "llmc/checkpoint/saving.h"  // Gpt, Optimizer, plan_sharding, each_state
+#include "llmc/comm/local.h"         // LocalGroup, LocalRanks, LocalComm
 #include "test/testing.h"            // Rng
 
 // A small model whose weights and optimizer state are filled with random numbers.

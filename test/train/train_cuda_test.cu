@@ -1,13 +1,13 @@
 // train_gpt on a GPU, as a user runs it: it learns what the CPU learns, resumes bit for bit, and reports what does not
 // fit.
 #include <cmath>
-#include "llmc/cuda/cuda_kernels.h"
-#include "llmc/cuda/limits.h"            // kOldestFp8
 #include "llmc/commands/cuda_devices.h"  // workspace_bytes
-#include "llmc/run/memory_plan.h"        // memory_plan
-#include "test/cuda_testing.h"           // ON_DEVICE
-#include "test/models.h"                 // Gpt
-#include "test/program.h"                // TinyRuns
+#include "llmc/cuda/cuda_kernels.h"
+#include "llmc/cuda/limits.h"      // kOldestFp8
+#include "llmc/run/memory_plan.h"  // memory_plan
+#include "test/cuda_testing.h"     // ON_DEVICE
+#include "test/models.h"           // Gpt
+#include "test/program.h"          // TinyRuns
 
 namespace {
 

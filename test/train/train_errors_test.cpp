@@ -5,8 +5,8 @@
 #include <fstream>
 #include "llmc/base/hash.h"         // xxh3
 #include "llmc/base/host_memory.h"  // host_memory_bytes
-#include "llmc/io/manifest.h"       // Manifest
 #include "llmc/commands/backend.h"  // crowd_warning, CpuShare
+#include "llmc/io/manifest.h"       // Manifest
 #include "test/program.h"
 
 namespace fs = std::filesystem;

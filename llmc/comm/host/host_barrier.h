@@ -17,9 +17,9 @@ error that names it (exit code 3). A rank that gives up leaves its reason in sha
 #include <string>
 #include <vector>
 #include "llmc/comm/host/host_layout.h"     // HostLayout
-#include "llmc/comm/ranks.h"                // Ranks
 #include "llmc/comm/host/shared_buffers.h"  // SharedBuffers
 #include "llmc/comm/host/shared_memory.h"   // SharedMemory, Process
+#include "llmc/comm/ranks.h"                // Ranks
 #include "llmc/comm/watchdog.h"             // Watchdog
 
 class HostBarrier {

@@ -11,8 +11,8 @@ Buffers that all ranks of a host have mapped. Each rank allocates one of the sam
 #include <cstdint>
 #include <vector>
 #include "llmc/comm/host/host_layout.h"    // HostLayout
-#include "llmc/comm/ranks.h"               // Ranks
 #include "llmc/comm/host/shared_memory.h"  // SharedMemory
+#include "llmc/comm/ranks.h"               // Ranks
 #include "llmc/cpu/device.h"               // Cpu
 
 class SharedBuffers {

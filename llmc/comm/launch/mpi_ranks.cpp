@@ -5,9 +5,9 @@
 #include <exception>
 #include <sstream>
 #include "llmc/base/check.h"               // require, format
-#include "llmc/comm/tcp/hmac.h"            // random_bytes
 #include "llmc/comm/host.h"                // host_identity
 #include "llmc/comm/launch/mpi_network.h"  // make_mpi_network
+#include "llmc/comm/tcp/hmac.h"            // random_bytes
 #include "llmc/comm/tcp/tcp_ranks.h"       // TcpRanks
 #include "llmc/comm/watchdog.h"            // Watchdog
 

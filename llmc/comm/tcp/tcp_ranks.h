@@ -22,8 +22,8 @@ code 3 and an error that names the address from which it came.
 #include <string>
 #include <thread>
 #include <vector>
-#include "llmc/comm/tcp/meeting.h"  // Meeting
 #include "llmc/comm/ranks.h"        // Ranks
+#include "llmc/comm/tcp/meeting.h"  // Meeting
 #include "llmc/comm/tcp/tcp.h"      // Address, Listeners
 #include "llmc/comm/watchdog.h"     // Watchdog
 

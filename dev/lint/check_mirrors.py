@@ -4,7 +4,7 @@
     python3 dev/lint/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
 
 - An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h. It has entries in the table of llmc/cpu/kernels.cpp,
-  where a missing one would be a null pointer, and in that of llmc/cuda/X.cu. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
+  where a missing one would be a null pointer, and in one of llmc/cuda/table_*.cu. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
   benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test test/cuda/X_cuda_test.cu. Other files llmc/cuda/*.cuh
   are listed here: they are parts of several ops or of a large one. Attention's are in llmc/cuda/attention/.
 - A test is in the folder of its subject: X_test.cpp in test/F/ if llmc/F has an X (an op's in test/cpu/, its kernels' in
@@ -62,17 +62,15 @@ def missing_mirrors(root):
 
 
 def missing_entries(root):
-    tables = "llmc/cpu/kernels.cpp"
-    on_cpu = set(re.findall(r"^ *o\.(\w+) = ", (root / tables).read_text(encoding="utf-8"), re.MULTILINE))
+    on_cpu = set(re.findall(r"^ *o\.(\w+) = ", (root / "llmc/cpu/kernels.cpp").read_text(encoding="utf-8"), re.MULTILINE))
+    tables = "\n".join(path.read_text(encoding="utf-8") for path in (root / "llmc/cuda").rglob("table_*.cu"))
+    on_gpu = set(re.findall(r"\.(\w+) = ", tables))
     for op in sorted((root / "llmc/ops").glob("*.h")):
-        entries = ENTRY.findall(op.read_text(encoding="utf-8"))
-        table = in_cuda(root, f"llmc/cuda/{op.stem}.cu")
-        on_gpu = set(re.findall(r"\.(\w+) = ", table.read_text(encoding="utf-8"))) if table.is_file() else set()
-        for entry in entries:
+        for entry in ENTRY.findall(op.read_text(encoding="utf-8")):
             if entry not in on_cpu:
-                yield f"llmc/ops/{op.name}: {entry} is not in the table of {tables}"
+                yield f"llmc/ops/{op.name}: {entry} is not in the table of llmc/cpu/kernels.cpp"
             if entry not in on_gpu:
-                yield f"llmc/ops/{op.name}: {entry} is not in the table of llmc/cuda/{op.stem}.cu"
+                yield f"llmc/ops/{op.name}: {entry} is in no table of llmc/cuda/table_*.cu"
 
 
 def misplaced_tests(root):

@@ -1,6 +1,6 @@
 /*
-The table through which the model and the optimizer call the GPU's kernels (llmc/ops/ops.h). Each family is compiled
-separately, in llmc/cuda/X.cu; what includes this header contains no kernels and needs no nvcc.
+The table through which the model and the optimizer call the GPU's kernels (llmc/ops/ops.h). The files table_*.cu fill
+it, each with a few families; what includes this header contains no kernels and needs no nvcc.
 
   ops<bf16>(cuda).gelu_forward(cuda, out, inp, n);
 */
@@ -13,9 +13,26 @@ separately, in llmc/cuda/X.cu; what includes this header contains no kernels and
 #include "llmc/ops/attention.h"     // AttentionShape
 #include "llmc/ops/ops.h"           // Ops
 
-// The entries of a family: cuda_ops<GeluOps<Cuda, bf16>>() is in gelu.cu.
+// The entries of a family: cuda_ops<GeluOps<Cuda, bf16>>() is in table_elementwise.cu.
 template <class Family>
 Family cuda_ops();
+#define CUDA_OPS_OF(Family, ...) \
+    template <>                  \
+    Family cuda_ops() {          \
+        return {__VA_ARGS__};    \
+    }
+// Of a family for both types T: CUDA_OPS(GeluOps, .gelu_forward = gelu_forward, .gelu_backward = gelu_backward)
+#define CUDA_OPS(Family, ...)             \
+    template <>                           \
+    Family<Cuda, float> cuda_ops() {      \
+        using T [[maybe_unused]] = float; \
+        return {__VA_ARGS__};             \
+    }                                     \
+    template <>                           \
+    Family<Cuda, bf16> cuda_ops() {       \
+        using T [[maybe_unused]] = bf16;  \
+        return {__VA_ARGS__};             \
+    }
 
 template <class T>
 const Ops<Cuda, T>& ops(Cuda& cuda);

@@ -342,11 +342,11 @@ std::vector<Field> RunFlags::fields() {
                   "rank then holds only its own part and those of a few layers; gradients are then summed over the "
                   "ranks in every micro-batch, not only in a step's last"}
                 .from(1, 2),
-            Field{"ranks", "islands", &islands,
-                  "number of groups of consecutive ranks that train on their own and average weights only every "
-                  "--outer-every steps, for slow links (DiLoCo, doc/distributed/islands.md); must divide the number of "
-                  "ranks "
-                  "(0: all ranks make each step together)"}
+            Field{
+                "ranks", "islands", &islands,
+                "experimental: number of groups of consecutive ranks that train on their own and average weights only "
+                "every --outer-every steps, for slow links (DiLoCo, doc/distributed/islands.md); must divide the "
+                "number of ranks (0: all ranks make each step together)"}
                 .from(0, 1 << 16),
             Field{"ranks", "outer-every", &outer_every,
                   "steps between two exchanges of the islands; validation, checkpoints and stops wait for the next one"}
@@ -355,8 +355,9 @@ std::vector<Field> RunFlags::fields() {
                   "islands: learning rate of the outer step, which moves from the last common weights toward the "
                   "islands' mean"}
                 .from(0),
-            Field{"ranks", "outer-momentum", &outer_momentum, "islands: Nesterov momentum of the outer step"}.from(
-                0, 0.9999999),
+            Field{"ranks", "outer-momentum", &outer_momentum,
+                  "islands: Nesterov momentum of the outer step; more than 0.5 needs hundreds of outer steps"}
+                .from(0, 0.9999999),
             Field{"ranks", "outer-dtype", &outer_dtype,
                   "islands: type of what they exchange; in bf16 and int8 (one scale per 64 values) the rounding error "
                   "is carried over to the next time"}

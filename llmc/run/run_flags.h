@@ -91,7 +91,7 @@ struct RunFlags {
     int shard_ranks = 0, zero_stage = 1;
     int islands = 0;
     int64_t outer_every = 100;
-    double outer_lr = 0.7, outer_momentum = 0.9;
+    double outer_lr = 0.7, outer_momentum = 0.5;
     std::string outer_dtype = "fp32";
     bool overlap = true, noise_scale = false;
     int64_t check_replicas = 100;

@@ -115,7 +115,6 @@ void fiber_entry() {
     finish_switch(nullptr);
     (*block.body)();
     Thread& thread = *current.thread;
-    if (current.dependent && !thread.waited) fail("the thread ended without wait_for_previous_kernels()");
     if (!thread.copies.empty()) fail("%zu cp.async copies were never waited for", thread.copies.size());
     if (block.num_live == 1) hopper_end_block();
     thread.state = Thread::done;
@@ -210,7 +209,7 @@ void Block::run() {
         t.index = {i % dim.x, i / dim.x % dim.y, i / (dim.x * dim.y)};
         t.number = i, t.lane = i % 32, t.warp = i / 32;
         t.state = Thread::ready;
-        t.op = "", t.site = {}, t.mask = 0, t.fenced = false, t.waited = false;
+        t.op = "", t.site = {}, t.mask = 0, t.fenced = false;
         t.copies.clear();
         t.copy_group = 0;
         t.sanitizer_stack = nullptr;
@@ -318,14 +317,13 @@ static void leave_host_unwatched() {
 [[maybe_unused]] static const bool main_thread_is_unwatched = (leave_host_unwatched(), true);
 #endif
 
-void run(const char* kernel, dim3 grid, dim3 dim, size_t dynamic_shared_bytes, const std::function<void()>& body,
-         bool dependent) {
+void run(const char* kernel, dim3 grid, dim3 dim, size_t dynamic_shared_bytes, const std::function<void()>& body) {
     ensure(!current.thread);
 #ifdef ANVIL_MSAN
     leave_host_unwatched();
 #endif
     current.kernel = kernel;
-    current.block_dim = dim, current.grid_dim = grid, current.dependent = dependent;
+    current.block_dim = dim, current.grid_dim = grid;
     const uint64_t num_threads = uint64_t(dim.x) * dim.y * dim.z, num_blocks = uint64_t(grid.x) * grid.y * grid.z;
     if (num_threads < 1 || num_threads > kMaxThreads || dim.z > 64)
         fail("blocks of %u x %u x %u threads: 1 to %u, and 64 in z", dim.x, dim.y, dim.z, kMaxThreads);
@@ -418,12 +416,6 @@ int block_vote(const char* op, Site site, Vote vote, int predicate) {
 }
 
 void fence() { current.thread->fenced = true; }
-void wait_for_previous_kernels() { current.thread->waited = true; }
-
-void check_waited(const char* op, Site site) {
-    if (current.dependent && !current.thread->waited)
-        fail("%s at %s:%d: global memory is accessed before wait_for_previous_kernels()", op, site.file, site.line);
-}
 
 void park(const char* op, Site site) {
     Thread& t = *current.thread;
@@ -455,7 +447,6 @@ void copy_async(void* to, const void* from, bool valid, Site site) {
     Thread& t = *current.thread;
     AsyncCopy& copy = t.copies.emplace_back(AsyncCopy{to, {}, t.copy_group, site});
     if (valid) {
-        check_waited("cp.async", site);
         note_access(from, sizeof copy.bytes, false, site);
         std::memcpy(copy.bytes, from, sizeof copy.bytes);
     }

@@ -10,9 +10,6 @@ or yields NaN:
                                                                                  allocation of its own
   memory written and read without a barrier between                              error, with -DANVIL_RACE (race.cpp)
   misuse of Hopper's asynchronous instructions                                   see hopper.h
-  in a dependent launch, a thread that ends without wait_for_previous_kernels()  error
-  global memory accessed before it                                               error: asynchronous copies; with
-                                                                                 -DANVIL_RACE all
 
 The launch throws the error, as Error. The order in which threads run is selectable: see Schedule. Not emulated: time,
 the memory hierarchy, concurrent blocks (a block that waits for another one hangs), approximate instructions.
@@ -62,7 +59,6 @@ struct Thread {
     void* operands = nullptr;  // of the pending warp operation
     int predicate = 0;         // of the pending __syncthreads_or, _and or _count
     bool fenced = false;       // has called __threadfence(): from then on its atomics order memory
-    bool waited = false;       // has called wait_for_previous_kernels()
     std::vector<AsyncCopy> copies{};
     unsigned copy_group = 0;
     void* stack_pointer = nullptr;
@@ -76,7 +72,6 @@ struct Context {
     uint3 block_index{};
     dim3 block_dim, grid_dim;
     const char* kernel = "";
-    bool dependent = false;  // launched while the kernel before may still run
 };
 inline constinit Context current;
 
@@ -98,9 +93,7 @@ void stall(Stream* stream, bool stalled);
 // While set, cudaEventQuery blocks, as a CUDA call may while another thread is inside the runtime.
 extern std::atomic<bool> queries_hang;
 
-// `dependent`: with programmatic dependent launch (Cuda::dependent_launch).
-void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body,
-         bool dependent = false);
+void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
 // A warp-level operation. Every lane of `mask` leaves a pointer to its operands; the last to arrive calls `act` with
 // all pointers, indexed by lane. `orders_memory`: lanes see each other's earlier writes afterwards (only __syncwarp).
@@ -111,7 +104,6 @@ void block_barrier(const char* op, Site site);
 enum class Vote { any, all, count };
 int block_vote(const char* op, Site site, Vote vote, int predicate);
 void fence();
-void wait_for_previous_kernels();
 
 void* shared_static(const void* key, size_t bytes, size_t alignment);
 void* shared_dynamic();
@@ -119,9 +111,6 @@ void* shared_dynamic();
 void copy_async(void* to, const void* from, bool valid, Site site);
 void copy_commit();
 void copy_wait(unsigned groups_left);
-
-// Ends the launch if the running thread must not access global memory yet.
-void check_waited(const char* op, Site site);
 
 // Ends the launch with an error.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* fmt, ...);

@@ -492,7 +492,6 @@ void named_barrier(int number, int threads, bool waits, Site site) {
 // Begins an asynchronous copy to shared memory.
 static void bring(const Copy& copy) {
     const auto& [op, to, bytes, map, corner, from, barrier, site] = copy;
-    check_waited(op, site);
     if (!barrier_at(barrier, op, site).fenced)
         fail("%s at %s:%d: its mbarrier was made without mbarrier_fence_init() after it", op, site.file, site.line);
     if (to + bytes > state.shared.bytes)

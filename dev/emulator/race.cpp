@@ -19,7 +19,6 @@ namespace emulator {
 
 RaceClock race_clock;
 bool is_shared_memory(uintptr_t address);  // emulator.cpp
-bool is_device_memory(uintptr_t address);  // runtime.cpp
 
 namespace {
 
@@ -120,13 +119,6 @@ void report(const char* kind, const Stamp& before, uint32_t code, bool shared) {
                        place(code).c_str());
 }
 
-// The kernel before may not have written that memory yet, or may still read it.
-void report_early(const char* kind, uint32_t code) {
-    if (!reported.insert({code, code}).second) return;
-    findings += format("\n  %s global memory before wait_for_previous_kernels(): thread %u of block %u at %s", kind,
-                       current.thread->number, race_clock.block - race_clock.first_block, place(code).c_str());
-}
-
 void remember_read(Cell& cell, Stamp read) {
     Stamp& last = cell.read;
     if (last.block != read.block) cell.read_elsewhere = last;
@@ -148,8 +140,6 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
     if (!thread || address - race_clock.stacks < race_clock.stacks_bytes) return;  // the host, or a thread's own stack
     const bool shared = is_shared_memory(address);
     if (write && shared) note_generic_store(address, bytes);
-    if (current.dependent && !thread->waited && is_device_memory(address))
-        report_early(write ? "write to" : "read of", code);
     Stamp stamp;
     stamp.block = race_clock.block, stamp.code = code, stamp.barriers = race_clock.barriers;
     stamp.syncwarps = race_clock.syncwarps[thread->warp], stamp.thread = uint16_t(thread->number);

@@ -8,8 +8,6 @@ that the compiler calls. What orders two accesses in CUDA:
   threads of one block                          a barrier between
   any two threads                               __threadfence, then an atomic that the other one sees, then its fence
 
-In a dependent launch, an access to global memory before wait_for_previous_kernels() races with the kernel before.
-
 Shuffles and matrix instructions order nothing. libtsan's clocks cannot express these rules, and take 20 to 100 times as
 long.
 */

@@ -202,14 +202,6 @@ struct Allocation {
     bool operator<(const Allocation& other) const { return data < other.data; }
 };
 static std::set<Allocation> allocations;
-
-bool is_device_memory(uintptr_t address) {
-    const Turn own;
-    auto after = allocations.upper_bound({reinterpret_cast<void*>(address), 0});
-    if (after == allocations.begin()) return false;
-    const Allocation& at = *--after;
-    return address - reinterpret_cast<uintptr_t>(at.data) < at.bytes;
-}
 }  // namespace emulator
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

@@ -9,9 +9,8 @@
 - Registers and static shared memory of each kernel are those of doc/results/registers.txt. They depend on the version of
   nvcc, so they are compared only with the version that the table names.
 - An SM of an A100, A10, L4 or H100 has room for as many blocks as the launcher assumes: doc/results/occupancy.txt.
-- With nvdisasm (`pip install nvidia-cuda-nvdisasm`): kernels first wait for the kernel before them, tensors are loaded and
-  stored 128 bits at a time, attention and the symmetric GEMM use tensor cores, and no instruction accesses local memory
-  (kernel_code.py).
+- With nvdisasm (`pip install nvidia-cuda-nvdisasm`): tensors are loaded and stored 128 bits at a time, attention and
+  the symmetric GEMM use tensor cores, and no instruction accesses local memory (kernel_code.py).
 
 Exit code 1, with a line for every difference, if any of this does not hold.
 """

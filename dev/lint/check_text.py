@@ -5,8 +5,8 @@
 
 No tabs (except in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
 scripts begin with a comment that says what they are. Comments in C++ have at most 120 columns: clang-format does not
-reflow them, because it would join the rows of tables. Python compiles; scripts with a #! line are executable. A link
-leads to a file of the project.
+reflow them, because it would join the rows of tables. Only launch() launches kernels (llmc/cuda/device.cuh). Python
+compiles; scripts with a #! line are executable. A link leads to a file of the project.
 """
 
 import os
@@ -46,6 +46,8 @@ def findings_in(path, name, text):
                 if len(line) > COLUMNS:
                     number = text.count("\n", 0, comment.start()) + extra + 1
                     yield f"{name}:{number}: a comment of {len(line)} columns; expected {COLUMNS} at most"
+    if path.suffix in (".cu", ".cuh") and name != "llmc/cuda/device.cuh" and "<<<" in text:
+        yield f"{name}: only launch() launches kernels"
     if text and (not text.endswith("\n") or text.endswith("\n\n")):
         yield f"{name}: does not end with exactly one newline"
     if path.suffix in COMMENT and not re.match(COMMENT[path.suffix], text):

@@ -31,8 +31,6 @@ TENSOR_CORES = [r"flash_", r"symmetric_matmul"]
 # Those of them that use wgmma.
 WARPGROUPS = [r"flash_\w+_hopper_kernel"]
 
-GLOBAL_ACCESS = re.compile(r"LD|ST|ATOM|RED|LDG|STG|ATOMG|REDG|LDGSTS|UTMA\w+|UTMREDG|UBLK\w+|EXIT|BRA")
-
 FUNCTION = re.compile(r"^\.text\.(\w+):", re.MULTILINE)
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\d\s+)?([A-Z][\w.]*)", re.MULTILINE)
 
@@ -60,18 +58,9 @@ def warpgroup_faults(code):
     return found
 
 
-def waiting_faults(code):
-    """A kernel waits for the one before it (griddepcontrol.wait) before its first access to global memory."""
-    names = [each.split(".")[0] for each in code]
-    if names.count("ACQBULK") != 1 or names.count("PREEXIT") != 1:
-        return ["does not begin with wait_for_previous_kernels()"]
-    early = [name for name in names[: names.index("ACQBULK")] if GLOBAL_ACCESS.fullmatch(name)]
-    return [f"accesses memory before it waits for the kernel before: {early[0]}"] if early else []
-
-
 def faults(kernel, code):
     """Forbidden instructions of a kernel, and required ones that it lacks."""
-    found = waiting_faults(code)
+    found = []
     local = sorted({each.split(".")[0] for each in code if re.match(r"(LDL|STL)\b", each)})
     if local:
         found.append(f"uses local memory ({', '.join(local)})")

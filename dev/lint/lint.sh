@@ -48,13 +48,10 @@ check_scripts() {
 
 check_docs() { python3 dev/lint/check_docs.py --test && python3 dev/lint/check_docs.py; }
 
-check_waits() { python3 dev/lint/check_waits.py --test && python3 dev/lint/check_waits.py; }
-
 check_words() { python3 dev/lint/check_words.py --test && python3 dev/lint/check_words.py; }
 
 check layers python3 dev/lint/check_layers.py
 check mirrors python3 dev/lint/check_mirrors.py
-check waits check_waits
 check text python3 dev/lint/check_text.py
 check pages python3 dev/torture/page.py --check
 check build python3 dev/lint/check_build.py

@@ -14,7 +14,6 @@ inline constexpr int kAccumulateThreads = 256;
 
 template <class T>
 __global__ void __launch_bounds__(kAccumulateThreads) accumulate_kernel(T* to, const T* from, int64_t n) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const int64_t first = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * P;
     if (first + P > n) {

@@ -37,7 +37,6 @@ inline constexpr int kAdamWThreads = 256;
 template <class T, class M>
 __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
     adamw_kernel(TensorList<AdamWTensor<T, M>> list, const StepScalars* s) {
-    wait_for_previous_kernels();
     constexpr int P = kUpdatePack<T, M>, kMost = TensorList<AdamWTensor<T, M>>::kMost;
     constexpr bool kOwnMaster = std::is_same_v<T, float>;
     if (!s->applied) return;

@@ -14,7 +14,6 @@ inline constexpr int kCastThreads = 256, kCastElements = 8;
 
 template <class To, class From>
 __global__ void __launch_bounds__(kCastThreads) cast_kernel(To* out, const From* inp, int64_t n) {
-    wait_for_previous_kernels();
     const int64_t first = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * kCastElements;
     if (first + kCastElements > n) {
         for (int64_t i = first; i < n; i++) out[i] = from_float<To>(to_float(inp[i]));

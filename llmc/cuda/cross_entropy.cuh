@@ -24,7 +24,6 @@ template <class T, bool kLearn, Softcap::Kind kCap>
 __global__ void __launch_bounds__(kEntropyThreads, 2)
     cross_entropy_kernel(float* losses, std::conditional_t<kLearn, T, const T>* logits, const int32_t* targets,
                          float dloss, int V, int Vp, float limit) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size, kStep = kEntropyThreads * P;
     constexpr float kLog2E = 1.4426950409f, kLargest = 3.402823466e38f;
     SMEM_STATIC(float, shared, [kWarp]);

@@ -82,7 +82,6 @@ struct Cuda {
     size_t used_bytes = 0, peak_bytes = 0;  // from allocate(), now and at most
     size_t l2_bytes = 0;
     AttentionKernels attention;
-    bool dependent_launch = false;                      // see allow_dependent_launch() in cuda_kernels.h
     std::optional<PlannedAttention> planned_attention;  // empty before plan_attention() in attention.cuh
 
     explicit Cuda(int ordinal = 0, const CudaOptions& options = {});

@@ -53,8 +53,5 @@ std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes
 template <class T>
 size_t training_workspace(Cuda& cuda, int64_t N, int64_t C, int64_t widest, const AttentionShape& attention,
                           bool learns);
-// Makes Cuda's launches programmatic dependent ones: a kernel starts while the one before it in the stream ends, and
-// waits in wait_for_previous_kernels() (device.cuh). Returns why they stay as they are; "" if they do not.
-std::string allow_dependent_launch(Cuda& cuda);
 PeakRates cuda_peak_rates(Cuda& cuda, bool fp32);
 PeakRates cuda_compute_rate(Cuda& cuda, bool fp32);  // arithmetic alone, in half a second

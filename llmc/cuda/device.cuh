@@ -6,7 +6,6 @@ test/cuda/conformance_cuda_test.cu checks each wrapper against its definition, o
 
   template <class T>
   __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* inp, float factor, int64_t n) {
-      wait_for_previous_kernels();
       const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * Pack<T>::size;
       if (i >= n) return;
       Pack<T> x = load16(inp + i);
@@ -15,9 +14,8 @@ test/cuda/conformance_cuda_test.cu checks each wrapper against its definition, o
   }
   launch(cuda, "scale", scale_kernel<T>, ceil_div(n, 256 * Pack<T>::size), 256, 0, out, inp, factor, n);
 
-Kernels are templates, begin with wait_for_previous_kernels(), have no `asm`, no bare `__shared__` (use SMEM_STATIC,
-SMEM_DYNAMIC), no `<<<>>>` (use launch), and use neither CUB nor cooperative groups. Whole warps reach every barrier,
-shuffle and matrix instruction.
+Kernels are templates, have no `asm`, no bare `__shared__` (use SMEM_STATIC, SMEM_DYNAMIC), no `<<<>>>` (use launch),
+and use neither CUB nor cooperative groups. Whole warps reach every barrier, shuffle and matrix instruction.
 */
 #pragma once
 #include <cuda_runtime.h>
@@ -178,18 +176,6 @@ DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-// The first statement of every kernel. Programmatic dependent launch (Cuda::dependent_launch) lets a kernel start while
-// the one before it in the stream still runs; here it waits until all kernels before it have ended and their writes are
-// visible. Then it lets the next kernel's blocks start once all blocks of this one have come here: earlier, they would
-// take the places of blocks that have yet to run. In other launches it does nothing. A kernel without it would race
-// with the one before it, and might end first: then the next kernel, too, would not wait for that one.
-DEVICE void wait_for_previous_kernels() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 template <class... P>
 void launch(Cuda& cuda, const KernelLabel& label, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
             std::type_identity_t<P>... args) {
@@ -197,17 +183,7 @@ void launch(Cuda& cuda, const KernelLabel& label, void (*kernel)(P...), dim3 gri
     if (shared_bytes > kDefaultSharedBytes)
         cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
                    "%s: %zu bytes of shared memory a block", label.name, shared_bytes);
-    if (cuda.dependent_launch) {
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attribute.val.programmaticStreamSerializationAllowed = 1;
-        cudaLaunchConfig_t config = {};
-        config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
-        config.stream = cuda.stream, config.attrs = &attribute, config.numAttrs = 1;
-        cudaLaunchKernelEx(&config, kernel, args...);  // its error is the last one, too
-    } else {
-        kernel<<<grid, block, shared_bytes, cuda.stream>>>(args...);
-    }
+    kernel<<<grid, block, shared_bytes, cuda.stream>>>(args...);
     cuda_check(cudaGetLastError(), "%s: launching %u x %u x %u blocks of %u threads, %zu bytes of shared memory",
                label.name, grid.x, grid.y, grid.z, block.x * block.y * block.z, shared_bytes);
 }

@@ -21,7 +21,6 @@ inline constexpr int kStartsThreads = 1024, kStartsWarps = kStartsThreads / kWar
 template <int kUnused = 0>
 __global__ void __launch_bounds__(kStartsThreads)
     document_starts_kernel(int32_t* starts, const int32_t* tokens, int32_t first_token, int64_t T) {
-    wait_for_previous_kernels();
     SMEM_STATIC(int, last, [kStartsWarps]);  // the last start of a document among each warp's tokens; -1: none
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     starts += blockIdx.x * T, tokens += blockIdx.x * T;

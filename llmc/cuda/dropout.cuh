@@ -20,7 +20,6 @@ inline constexpr int kDropoutThreads = 256;
 
 template <class T>
 __global__ void __launch_bounds__(kDropoutThreads) dropout_kernel(T* out, const T* inp, DropoutMask mask, int64_t n) {
-    wait_for_previous_kernels();
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * Pack<T>::size;
     if (i >= n) return;
     Pack<T> x = load16_streaming(inp + i);

@@ -22,7 +22,6 @@ template <class T>
 __global__ void __launch_bounds__(kEmbeddingThreads)
     embedding_forward_kernel(T* out, const int32_t* tokens, const T* wte, const T* wpe, int64_t N, int64_t T_,
                              int64_t C) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * P;
     if (i >= N * C) return;
@@ -54,7 +53,6 @@ void embedding_forward(Cuda& cuda, T* out, const int32_t* tokens, const T* wte, 
 template <class T>
 __global__ void __launch_bounds__(kEmbeddingThreads)
     embedding_positions_kernel(float* dwpe, const T* dout, int64_t B, int64_t T_, int64_t C) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * P;
     if (i >= T_ * C) return;

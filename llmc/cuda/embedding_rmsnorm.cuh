@@ -25,7 +25,6 @@ template <class T>
 __global__ void __launch_bounds__(kWarp* kEmbedRowsPerBlock)
     embedding_rmsnorm_forward_kernel(T* out, float* rstd, const int32_t* tokens, const T* wte, int64_t N, int C,
                                      float eps) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     SMEM_DYNAMIC(T, rows);  // (kEmbedRowsPerBlock, C); a lane reads only what it wrote itself
     T* row = rows + threadIdx.y * C;
@@ -52,7 +51,6 @@ template <class T>
 __global__ void __launch_bounds__(kWarp* kEmbedRowsPerBlock)
     embedding_rmsnorm_backward_kernel(T* dout, const int32_t* tokens, const T* wte, const float* rstd, int64_t N,
                                       int C) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     SMEM_DYNAMIC(T, rows);  // (kEmbedRowsPerBlock, 2, C): x, dout; a lane reads only what it wrote itself
     T *x_row = rows + threadIdx.y * 2 * C, *d_row = x_row + C;

@@ -50,7 +50,6 @@ DEVICE void for_packs(int64_t n, Body body) {
 
 template <class T>
 __global__ void __launch_bounds__(kGeluThreads) gelu_forward_kernel(T* out, const T* inp, int64_t n) {
-    wait_for_previous_kernels();
     Pack<T> x[kGeluPacks];
     for_packs<T>(n, [&](int p, int64_t i) { x[p] = load16_streaming(inp + i); });
     for_packs<T>(n, [&](int p, int64_t i) {
@@ -63,7 +62,6 @@ __global__ void __launch_bounds__(kGeluThreads) gelu_forward_kernel(T* out, cons
 template <class T>
 __global__ void __launch_bounds__(kGeluThreads)
     gelu_backward_kernel(T* dinp, const T* dout, const T* inp, float* largest, int64_t n) {
-    wait_for_previous_kernels();
     SMEM_STATIC(uint32_t, shared, [kGeluThreads / kWarp]);
     uint32_t bits = 0;
     Pack<T> x[kGeluPacks], d[kGeluPacks];

@@ -58,7 +58,6 @@ DEVICE void warp_add_exactly(uint64_t& word, float x) {
 
 template <class T = float>
 __global__ void __launch_bounds__(kNormThreads) squares_kernel(uint64_t* sum, const T* x, int64_t n) {
-    wait_for_previous_kernels();
     SMEM_STATIC(uint64_t, shared, [kNormWarps][kSumWords]);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const int in_unit = lane % 4, lane_first = lane / 4 * kNormUnitElements + in_unit * Pack<T>::size;

@@ -69,7 +69,6 @@ template <class T, bool kResidual>
 __global__ void __launch_bounds__(kWarp* kNormRowsPerBlock, sizeof(T) == 4 ? 8 : 16)
     layernorm_forward_kernel(T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
                              const T* weight, const T* bias, float* largest, int64_t N, int C, float eps) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(T, rows);  // (kNormRowsPerBlock, C)
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;  // whole warps return together
@@ -89,7 +88,6 @@ template <class T, bool kResidual>
 __global__ void __launch_bounds__(kCodesThreads, 2)
     layernorm_codes_kernel(T* residual, DelayedCodes out, float* mean, float* rstd, const T* inp1, const T* inp2,
                            const T* weight, const T* bias, int64_t N, int C, float eps, int num_rows) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(T, rows);  // (num_rows, C)
     CodesTile<T> tile(rows, out, N, C, num_rows);
     for (int r = int(threadIdx.y); r < num_rows && tile.first_row + r < N; r += kCodesWarps)
@@ -150,7 +148,6 @@ template <class T, int kPacks, int kRows>
 __global__ void __launch_bounds__(kNormMaxThreads)
     layernorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* mean,
                               const float* rstd, float* largest, int64_t N, int C, bool add, bool with_sums) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, sums, [2][kWarp][2 * kRows]);  // two buffers in turn: one barrier per round is enough
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;

@@ -66,7 +66,6 @@ template <class T, class M>
 __global__ void __launch_bounds__(kMuonThreads)
     muon_momentum_kernel(T* X, float* row_squares, M* momentum, const float* grad, int K, int row, float rest,
                          const StepScalars* s, MomentRounding rounding) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, shared, [kWarp]);
     if (!s->applied) return;
@@ -94,7 +93,6 @@ __global__ void __launch_bounds__(kMuonThreads)
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads)
     muon_normalize_kernel(T* X, const float* row_squares, int R, int K, bool equal_rows, float margin) {
-    wait_for_previous_kernels();
     SMEM_STATIC(float, shared, [kWarp]);
     float squares = 0, equal_squares = 0;
     for (int r = threadIdx.x; r < R; r += blockDim.x) squares += row_squares[r];
@@ -115,7 +113,6 @@ __global__ void __launch_bounds__(kMuonThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads) muon_row_squares_kernel(float* squares, const T* X, int K) {
-    wait_for_previous_kernels();
     SMEM_STATIC(float, shared, [kWarp]);
     float sum = 0;
     for (int k = threadIdx.x * Pack<T>::size; k < K; k += blockDim.x * Pack<T>::size) {
@@ -129,7 +126,6 @@ __global__ void __launch_bounds__(kMuonThreads) muon_row_squares_kernel(float* s
 // partials (gridDim.y, K)
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads) muon_column_squares_kernel(float* partials, const T* X, int R, int K) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const int k = int(blockIdx.x * blockDim.x + threadIdx.x) * P;
     if (k >= K) return;
@@ -148,7 +144,6 @@ template <class T = float>
 __global__ void __launch_bounds__(1024)
     muon_scales_kernel(T* scales, float* V, const float* squares, int n, int reduced, float one_minus_beta2,
                        bool fixed_norm, const StepScalars* s) {
-    wait_for_previous_kernels();
     SMEM_STATIC(float, shared, [kWarp]);
     if (!s->applied) return;
     float sum = 0, before = 0, after = 0;
@@ -176,7 +171,6 @@ template <class T>
 __global__ void __launch_bounds__(kMuonThreads)
     muon_update_kernel(T* weight, float* master, const T* X, const float* scales, bool scales_of_rows, int K, int row,
                        float rate, float weight_decay, bool cautious, const StepScalars* s) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     if (!s->applied) return;
     const int64_t first = int64_t(blockIdx.x) * K;

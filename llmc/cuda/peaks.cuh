@@ -37,7 +37,6 @@ struct CudaValues {
 // splitmix64, as in llmc/base/rng.h, one number per element: [-scale, scale)
 template <class T>
 __global__ void __launch_bounds__(256) random_kernel(T* out, float scale, uint64_t seed, int64_t n) {
-    wait_for_previous_kernels();
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
     uint64_t z = (seed + uint64_t(i)) * 0x9E3779B97F4A7C15ull;
@@ -58,7 +57,6 @@ CudaValues<T> random_values(Cuda& cuda, int64_t n, float scale) {
 // Reads all of `data`. The store, which keeps the compiler from removing the reads, is never taken for our data.
 template <class T>
 __global__ void __launch_bounds__(256) flush_kernel(T* sink, const T* data, int64_t n) {
-    wait_for_previous_kernels();
     T bits = 0;
     const int64_t step = int64_t(gridDim.x) * blockDim.x * Pack<T>::size;
     for (int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * Pack<T>::size; i < n; i += step) {

@@ -30,7 +30,6 @@ template <class T, int kPacks, int kGroup>
 __global__ void __launch_bounds__(kQkNormThreads)
     qk_rmsnorm_forward_kernel(T* qkv, T* saved, float* rstd, const T* q_weight, const T* k_weight, int64_t items,
                               AttentionShape shape, float eps) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS), lane = threadIdx.x % kGroup;
     const auto column = [&](int i) { return (lane + i * kGroup) * P; };
@@ -64,7 +63,6 @@ template <class T, int kPacks, int kGroup>
 __global__ void __launch_bounds__(kQkNormThreads)
     qk_rmsnorm_backward_kernel(T* dqkv, float* partials, const T* saved, const float* rstd, const T* q_weight,
                                const T* k_weight, int64_t items, AttentionShape shape) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size, kGroups = kQkNormThreads / kGroup;
     SMEM_DYNAMIC(float, sums);  // (kGroups, 2, HS)
     const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS);

@@ -67,7 +67,6 @@ DEVICE Pack<T> activation_gradient(Pack<T> dout, const Pack<T>& x) {
 template <class T, Activation activation>
 __global__ void __launch_bounds__(kAbsmaxThreads)
     absmax_kernel(float* out, const T* inp, int64_t n, uint32_t row_packs) {
-    wait_for_previous_kernels();
     SMEM_STATIC(uint32_t, shared, [kAbsmaxThreads / kWarp]);
     uint32_t bits = 0;
     const int64_t step = int64_t(gridDim.x) * kAbsmaxThreads * Pack<T>::size;
@@ -141,7 +140,6 @@ template <class Fp8, class T, bool kSums, Activation activation, Quantizing kind
 __global__ void __launch_bounds__(kQuantizeThreads)
     quantize_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, float* partials, const T* inp, const T* hidden,
                     const float* amax, QuantizeNotes notes, int64_t rows, int64_t cols) {
-    wait_for_previous_kernels();
     constexpr bool kIsNoting = kind != Quantizing::current;
     // SwiGLU's gradient has two parts, gates and ups: side by side in a tile, cols / 2 columns apart in memory.
     constexpr int kParts = kind == Quantizing::gradient && activation == Activation::swiglu ? 2 : 1;
@@ -291,7 +289,6 @@ inline constexpr int kUpdateAmaxThreads = 1024;
 template <class T = float>
 __global__ void __launch_bounds__(kUpdateAmaxThreads)
     update_amax_kernel(AmaxState state, const T* seen, int64_t ranks) {
-    wait_for_previous_kernels();
     float* const entries = state.history() + int64_t(state.data[0]) * state.tensors;
     for (int64_t i = threadIdx.x; i < state.tensors; i += kUpdateAmaxThreads) {
         uint32_t largest = 0;

@@ -48,7 +48,6 @@ inline constexpr int kLargestThreads = 1024;
 
 template <class T = float>
 __global__ void __launch_bounds__(kLargestThreads) largest_kernel(T* amax, const T* magnitudes, int64_t n) {
-    wait_for_previous_kernels();
     SMEM_STATIC(uint32_t, shared, [kLargestThreads / kWarp]);
     constexpr int P = Pack<T>::size;
     uint32_t bits = 0;
@@ -74,7 +73,6 @@ struct PartialSums {
 template <class T = float>
 __global__ void __launch_bounds__(kWarp* kAddWarps)
     add_partials_kernel(PartialSums<T> to, const float* partials, int64_t num, int64_t stride, int64_t n) {
-    wait_for_previous_kernels();
     SMEM_STATIC(float, sums, [kAddWarps][kWarp]);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const int64_t c = int64_t(blockIdx.x) * kWarp + lane;
@@ -103,7 +101,6 @@ inline constexpr int kColumnWarps = 8, kColumnRows = 128;  // rows per block: 16
 template <class T>
 __global__ void __launch_bounds__(kWarp* kColumnWarps)
     column_sums_kernel(float* partials, const T* inp, int64_t N, int64_t C) {
-    wait_for_previous_kernels();
     SMEM_STATIC(float, sums, [kColumnWarps][kWarp * Pack<T>::size]);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const int64_t c = (int64_t(blockIdx.x) * kWarp + lane) * Pack<T>::size;

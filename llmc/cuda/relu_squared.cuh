@@ -23,7 +23,6 @@ DEVICE float relu_squared_gradient(float d, float x) { return d * (2 * relu(x));
 
 template <class T>
 __global__ void __launch_bounds__(kReluSquaredThreads) relu_squared_forward_kernel(T* out, const T* inp, int64_t n) {
-    wait_for_previous_kernels();
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * Pack<T>::size;
     if (i >= n) return;
     Pack<T> x = load16_streaming(inp + i);
@@ -34,7 +33,6 @@ __global__ void __launch_bounds__(kReluSquaredThreads) relu_squared_forward_kern
 template <class T>
 __global__ void __launch_bounds__(kReluSquaredThreads)
     relu_squared_backward_kernel(T* dinp, const T* dout, const T* inp, int64_t n) {
-    wait_for_previous_kernels();
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * Pack<T>::size;
     if (i >= n) return;
     const Pack<T> x = load16_streaming(inp + i);

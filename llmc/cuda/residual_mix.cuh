@@ -35,7 +35,6 @@ DEVICE T mix(T inp, T inp0, float a, float b) {
 template <class T>
 __global__ void __launch_bounds__(kMixThreads)
     residual_mix_forward_kernel(T* out, const T* inp, const T* inp0, const T* a, const T* b, float b_sign, int64_t n) {
-    wait_for_previous_kernels();
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * Pack<T>::size;
     if (i >= n) return;
     const float factor = factor_of(a), factor0 = b_sign * factor_of(b);
@@ -64,7 +63,6 @@ template <class T>
 __global__ void __launch_bounds__(kMixThreads)
     residual_mix_backward_kernel(T* dinp, T* dinp0, float* partials, const T* dout, const T* inp, const T* inp0,
                                  const T* a, const T* b, float b_sign, bool add_to_dinp0, int64_t n) {
-    wait_for_previous_kernels();
     SMEM_STATIC(float, shared, [kWarp]);
     constexpr int P = Pack<T>::size;
     const float factor = factor_of(a), factor0 = b_sign * factor_of(b);
@@ -102,7 +100,6 @@ __global__ void __launch_bounds__(kMixThreads)
 template <class T = float>
 __global__ void __launch_bounds__(kSumThreads)
     residual_mix_sums_kernel(T* da, T* db, const float* partials, float b_sign, int64_t num) {
-    wait_for_previous_kernels();
     SMEM_STATIC(double, shared, [kWarp]);
     const float sum = float(sum_in_double(partials + blockIdx.x * num, num, shared));
     if (threadIdx.x > 0) return;
@@ -133,7 +130,6 @@ template <class T>
 __global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
     residual_mix_rmsnorm_forward_kernel(T* residual, T* mixed, T* out, float* rstd, const T* inp1, const T* inp2,
                                         const T* inp0, const T* a, const T* b, int64_t N, int C, float eps) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(T, rows);
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;  // whole warps return together

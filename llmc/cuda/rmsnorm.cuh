@@ -79,7 +79,6 @@ template <class T, bool kResidual>
 __global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
     rmsnorm_forward_kernel(T* residual, T* out, float* rstd, const T* inp1, const T* inp2, const T* weight, int64_t N,
                            int C, float eps) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(T, rows);  // (kRmsRowsPerBlock, C)
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;  // whole warps return together
@@ -92,7 +91,6 @@ template <class T, bool kResidual>
 __global__ void __launch_bounds__(kCodesThreads, 2)
     rmsnorm_codes_kernel(T* residual, DelayedCodes out, float* rstd, const T* inp1, const T* inp2, const T* weight,
                          int64_t N, int C, float eps, int num_rows) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(T, rows);  // (num_rows, C)
     CodesTile<T> tile(rows, out, N, C, num_rows);
     for (int r = int(threadIdx.y); r < num_rows && tile.first_row + r < N; r += kCodesWarps)
@@ -147,7 +145,6 @@ template <class T, int kPacks, int kRows>
 __global__ void __launch_bounds__(kRmsMaxThreads)
     rmsnorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* rstd,
                             int64_t N, int C, bool add) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, sums, [2][kWarp][kRows]);  // two buffers in turn: one barrier per round is enough
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;

@@ -61,7 +61,6 @@ DEVICE void store_neighbors(T* to, const FourElements<T>& x) {
 template <class T, int P, int kGroup>
 __global__ void __launch_bounds__(kRotaryMaxThreads)
     rotary_forward_kernel(T* qkv, float* rstd, const float* table, AttentionShape shape, float eps, float scale) {
-    wait_for_previous_kernels();
     const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS), half = HS / 2, at = threadIdx.x % kGroup * P;
     const bool in_head = at < half;  // HS/2 may need fewer lanes than a group has
     const int64_t n = blockIdx.x, token = n * (heads + shape.NKV) * HS;
@@ -102,7 +101,6 @@ template <class T, int P, int kGroup>
 __global__ void __launch_bounds__(kRotaryMaxThreads)
     rotary_backward_kernel(T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
                            float scale) {
-    wait_for_previous_kernels();
     const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS), half = HS / 2, at = threadIdx.x % kGroup * P;
     const bool in_head = at < half;
     const int64_t n = blockIdx.x, token = n * (heads + shape.NKV) * HS;

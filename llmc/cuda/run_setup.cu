@@ -1,7 +1,6 @@
 // What a run calls before it starts: see cuda_kernels.h.
 #include <algorithm>
 #include "llmc/cuda/attention/attention.cuh"
-#include "llmc/cuda/cast.cuh"
 #include "llmc/cuda/cuda_kernels.h"
 #include "llmc/cuda/gelu.cuh"
 #include "llmc/cuda/matmul.cuh"
@@ -26,21 +25,3 @@ size_t training_workspace(Cuda& cuda, int64_t N, int64_t C, int64_t widest, cons
 }
 template size_t training_workspace<float>(Cuda&, int64_t, int64_t, int64_t, const AttentionShape&, bool);
 template size_t training_workspace<bf16>(Cuda&, int64_t, int64_t, int64_t, const AttentionShape&, bool);
-
-std::string allow_dependent_launch(Cuda& cuda) {
-    if (cuda.compute_capability < 90) return "it needs compute capability 9.0 (Hopper) or newer";
-    int driver = 0, runtime = 0;
-    cudaDriverGetVersion(&driver);
-    cudaRuntimeGetVersion(&runtime);
-    // Older versions cannot capture such launches in a graph.
-    if (std::min(driver, runtime) < 12030) return "it needs CUDA 12.3 or newer: " + driver_text();
-    // Kernels compiled for an older chip do not wait, whatever chip the driver compiles their PTX for.
-    cudaFuncAttributes attributes = {};
-    cuda_check(cudaFuncGetAttributes(&attributes, cast_kernel<float, bf16>), "asking for a kernel's attributes");
-    if (attributes.ptxVersion < 90)
-        return format(
-            "this program's kernels are compiled for compute capability %d.%d: build with `make GPU_ARCHS=%d`",
-            attributes.ptxVersion / 10, attributes.ptxVersion % 10, cuda.compute_capability);
-    cuda.dependent_launch = true;
-    return "";
-}

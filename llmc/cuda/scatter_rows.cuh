@@ -27,7 +27,6 @@ template <class T, bool kScaled>
 __global__ void __launch_bounds__(kRunThreads)
     scatter_runs_kernel(float* table, float* partials, const T* inp, int64_t stride, const float* scales, int width,
                         const int32_t* tokens, const int32_t* rows, int64_t N, int64_t C) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size, kAhead = 4;  // rows loaded before they are added
     const int64_t c = (int64_t(blockIdx.y) * blockDim.x + threadIdx.x) * P;
     if (c >= C) return;
@@ -65,7 +64,6 @@ __global__ void __launch_bounds__(kRunThreads)
 template <class T = float>
 __global__ void __launch_bounds__(kRunThreads)
     scatter_joins_kernel(T* table, const float* partials, const int32_t* tokens, int64_t N, int64_t C) {
-    wait_for_previous_kernels();
     const int64_t c = int64_t(blockIdx.y) * blockDim.x + threadIdx.x, first = int64_t(blockIdx.x) * kRunRows;
     const int64_t next = first + kRunRows;
     if (c >= C || next >= N) return;

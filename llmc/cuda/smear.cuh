@@ -23,7 +23,6 @@ template <class T>
 __global__ void __launch_bounds__(kWarp* kSmearWarps)
     smear_forward_kernel(T* out, const T* inp, const T* gate_weight, const T* lambda, int64_t N, int64_t T_, int C,
                          int G) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const int64_t n = int64_t(blockIdx.x) * kSmearWarps + threadIdx.x / kWarp;
     if (n >= N) return;  // whole warps return together
@@ -61,7 +60,6 @@ template <class T>
 __global__ void __launch_bounds__(kWarp* kSmearWarps)
     smear_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* gate_weight, const T* lambda,
                           int64_t N, int64_t T_, int C, int G) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, sums, [kSmearWarps][kWarp]);
     SMEM_STATIC(float, lambda_sums, [kSmearWarps]);

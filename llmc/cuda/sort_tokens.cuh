@@ -58,7 +58,6 @@ DEVICE void count_digits(int (&counts)[kSortWarps][kSortDigits], const int32_t* 
 template <int kUnused = 0>
 __global__ void __launch_bounds__(kSortWarps* kWarp)
     sort_count_kernel(int32_t* counts, const int32_t* tokens, int64_t N, int shift) {
-    wait_for_previous_kernels();
     SMEM_STATIC(int, by_warp, [kSortWarps][kSortDigits]);
     count_digits(by_warp, tokens, N, shift);
     const int digit = threadIdx.x;
@@ -70,7 +69,6 @@ __global__ void __launch_bounds__(kSortWarps* kWarp)
 // Exclusive prefix sum of counts (n), in place, by one block.
 template <int kUnused = 0>
 __global__ void __launch_bounds__(1024) sort_scan_kernel(int32_t* counts, int64_t n) {
-    wait_for_previous_kernels();
     SMEM_STATIC(int, sums, [1024]);
     const int64_t each = ceil_div(n, int64_t(1024)), first = min(n, threadIdx.x * each), end = min(n, first + each);
     int sum = 0;
@@ -96,7 +94,6 @@ template <int kUnused = 0>
 __global__ void __launch_bounds__(kSortWarps* kWarp)
     sort_place_kernel(int32_t* sorted_tokens, int32_t* sorted_rows, const int32_t* tokens, const int32_t* rows,
                       const int32_t* starts, int64_t N, int shift) {
-    wait_for_previous_kernels();
     SMEM_STATIC(int, next, [kSortWarps][kSortDigits]);
     count_digits(next, tokens, N, shift);
     const int digit_of_thread = threadIdx.x;

@@ -22,7 +22,6 @@ Requires  nothing
 template <class T>
 __global__ void __launch_bounds__(kSumThreads)
     add_mean_loss_kernel(StepScalars* s, const T* losses, const int32_t* targets, int64_t n, double weight) {
-    wait_for_previous_kernels();
     SMEM_STATIC(double, shared, [kWarp]);
     const double sum = sum_in_double(losses, n, shared);
     float count = 0;  // exact up to 2^24 per warp
@@ -40,7 +39,6 @@ inline void add_mean_loss(Cuda& cuda, StepScalars* s, const float* losses, const
 
 template <class S>
 __global__ void decide_step_kernel(S* s, double grad_clip, uint64_t num_tokens) {
-    wait_for_previous_kernels();
     const double share = s->sums.targets > 0 ? double(num_tokens) / double(s->sums.targets) : double(NAN);
     const double loss = s->sums.loss.value() * share, norm = sqrt(s->sums.squares.value()) * share;
     const bool applied = fabs(loss) < INFINITY && fabs(norm) < INFINITY;

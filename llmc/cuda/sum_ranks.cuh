@@ -35,7 +35,6 @@ struct RankPointers {
 template <int num_ranks, class T>
 __global__ void __launch_bounds__(kSumRanksThreads)
     sum_ranks_kernel(T* out, RankPointers<T> inp, int64_t n, bool aligned) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const auto sum_of = [](const auto& value) {
         if constexpr (std::is_same_v<T, bf16>)
@@ -135,7 +134,6 @@ template <class T>
 __global__ void __launch_bounds__(kSumRanksThreads)
     sum_terms_kernel(float* out, const T* own, const T* others, int64_t stride, int rank, int num_ranks, int64_t n,
                      bool aligned) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const int64_t first = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * P;
     if (first >= n) return;

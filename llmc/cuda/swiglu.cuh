@@ -53,7 +53,6 @@ DEVICE SwigluGradient<T> swiglu_gradient(const Pack<T>& dout, const Pack<T>& gat
 
 template <class T>
 __global__ void __launch_bounds__(kSwigluMaxThreads) swiglu_forward_kernel(T* out, const T* inp, int C) {
-    wait_for_previous_kernels();
     const int64_t n = blockIdx.x;
     const int c = int(blockIdx.y * blockDim.x + threadIdx.x) * Pack<T>::size;
     if (c >= C) return;
@@ -66,7 +65,6 @@ __global__ void __launch_bounds__(kSwigluMaxThreads) swiglu_forward_kernel(T* ou
 template <class T>
 __global__ void __launch_bounds__(kSwigluMaxThreads)
     swiglu_backward_kernel(T* dinp, const T* dout, const T* inp, float* largest, int C) {
-    wait_for_previous_kernels();
     SMEM_STATIC(uint32_t, shared, [kSwigluMaxThreads / kWarp]);
     const int64_t n = blockIdx.x;
     const int c = int(blockIdx.y * blockDim.x + threadIdx.x) * Pack<T>::size;

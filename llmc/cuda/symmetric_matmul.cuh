@@ -79,7 +79,6 @@ DEVICE void multiply_operands(float (&c)[4][8][4], const FlashTile<kSymmetricTil
 template <bool of_rows>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     symmetric_matmul_kernel(bf16* out, const bf16* X, const bf16* addend, int R, int K, float alpha, float beta) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(bf16, shared);  // two stages of both operands; then the tile of out and its mirror image
     if (blockIdx.x > blockIdx.y) return;
     const int n = of_rows ? R : K, terms = of_rows ? K : R;

@@ -8,7 +8,6 @@ all tensors as over one long array.
 
   template <class Tensor>
   __global__ void kernel(TensorList<Tensor> list, ...) {
-      wait_for_previous_kernels();
       for (uint32_t chunk = blockIdx.x; chunk < list.num_chunks(); chunk += gridDim.x) {
           const int t = list.tensor_of(chunk);
           ... elements from (chunk - list.first[t]) * kChunk on of list.tensors[t]

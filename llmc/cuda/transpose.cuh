@@ -17,7 +17,6 @@ inline constexpr int kTransposeTile = 64, kTransposeThreads = 256;
 
 template <class T, int P>
 __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(T* out, const T* inp, int64_t R, int64_t C) {
-    wait_for_previous_kernels();
     constexpr int kAlong = P == 1 ? kWarp : 8;  // packs of a row that a warp loads
     constexpr int kPacks = kTransposeTile * kTransposeTile / P;
     SMEM_STATIC(T, tile, [kTransposeTile][kTransposeTile + 4 / sizeof(T)]);

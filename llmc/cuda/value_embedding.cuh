@@ -32,7 +32,6 @@ __global__ void __launch_bounds__(kWarp* kValueWarps)
     value_embedding_forward_kernel(T* values, int64_t row, const T* inp, const int32_t* tokens, const T* table,
                                    const T* gate_weight, int64_t N, int NKV, int HS, int64_t C, int G,
                                    float gate_scale) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     const int64_t i = int64_t(blockIdx.x) * kValueWarps + threadIdx.x / kWarp, n = i / NKV;
     if (n >= N) return;  // whole warps return together
@@ -76,7 +75,6 @@ __global__ void __launch_bounds__(kWarp* kValueWarps)
     value_embedding_gates_kernel(float* factors, float* slopes, float* partials, const T* dvalues, int64_t row,
                                  const T* inp, const int32_t* tokens, const T* table, const T* gate_weight, int64_t N,
                                  int HS, int64_t C, int G, float gate_scale) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, sums, [kValueWarps][kWarp]);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, h = blockIdx.y, NKV = gridDim.y;
@@ -110,7 +108,6 @@ template <class T>
 __global__ void __launch_bounds__(kValueThreads)
     value_embedding_inputs_kernel(T* dinp, const float* slopes, const T* gate_weight, int64_t N, int NKV, int64_t C,
                                   int G) {
-    wait_for_previous_kernels();
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, n = i / G;
     if (n >= N) return;
     const int g = int(i % G);

@@ -22,7 +22,6 @@ inline constexpr int kHashThreads = 256, kHashPacks = 4, kHashBlocksPerSm = 6;
 template <class T>
 __global__ void __launch_bounds__(kHashThreads)
     weight_hash_kernel(uint64_t* sum, const T* x, int64_t n, uint64_t first) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(uint64_t, shared, [kHashThreads / kWarp]);
     uint64_t own = 0;

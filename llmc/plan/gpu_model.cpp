@@ -447,11 +447,6 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
 
 namespace {
 
-// What a kernel in a dependent launch spares if one of our own is right before it: parts of the gap and of its start.
-// Assumed: its blocks are in place when that one ends, but its memory must still become visible, its last blocks run
-// alone, and blocks that wait hold places.
-constexpr double kDependentGap = 0.5, kDependentStart = 0.25;
-
 // Simulates the streams. Without the wire, collectives take no time and slow nothing down.
 StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size, bool with_wire) {
     StepTime result;
@@ -463,7 +458,6 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
     std::map<int64_t, double> events;
     bool has_graph = false;
     int64_t host_gemms = 0;
-    bool after_kernel = false;  // the last item of stream 0 is one of our own kernels
     double second_begin = 0, middle_begin = -1, middle_end = 0;
     double last_times = 1;  // how often the previous item occurs
     for (size_t i = 0; i < trace.items.size(); i++) {
@@ -471,7 +465,6 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         const bool counts = i >= trace.second_item;
         if (i == trace.second_item) second_begin = clock(0);
         double& now = clock(item.stream);
-        if (item.stream == 0 && item.kind != TraceItem::Kind::work) after_kernel = false;
         if (item.kind == TraceItem::Kind::record) {
             events[item.index] = now;
             continue;
@@ -485,14 +478,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         const TracedWork& work = trace.work[size_t(item.index)];
         WorkTime time = time_of(work, gpu, assumed, world_size);
         if (item.stream != 0 && !with_wire) time.seconds = 0;
-        double gap = item.stream == 0 ? (work.in_graph ? assumed.graph_gap_s : assumed.gap_s) : 0;
-        if (item.stream == 0) {
-            if (work.dependent && after_kernel) {
-                gap *= 1 - kDependentGap;
-                time.seconds -= kDependentStart * assumed.start_s;
-            }
-            after_kernel = work.kind == TracedWork::Kind::kernel;
-        }
+        const double gap = item.stream == 0 ? (work.in_graph ? assumed.graph_gap_s : assumed.gap_s) : 0;
         // The part that runs beside a collective is slower.
         if (item.stream == 0 && clocks.size() > 1) {
             const double beside = std::clamp(clocks[1] - now, 0., time.seconds);

@@ -15,7 +15,6 @@ Attention      a rate by head size and length: published ones of cuDNN and Flash
 A collective   NCCL's ring, or its tree: (W - 1) / W of all bytes, once or twice, and the latency of each hop, of which
                a ring has W - 1
 Between two    a gap; and the host needs time for each launch, which bounds small models; a CUDA graph is one launch.
-               Dependent launches of our own kernels hide a part of the gap and of a kernel's start
 */
 #pragma once
 #include <map>

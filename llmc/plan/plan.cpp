@@ -111,7 +111,6 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
                   .has_documents = asked.document_token.has_value(),
                   .attention = asked.attention,
                   .deterministic = asked.deterministic,
-                  .dependent_launch = asked.dependent_launch,
                   .gpu = described(gpu)};
     const TracedWorkspace workspace(run);
     const size_t bytes = run.gpu.memory_bytes;

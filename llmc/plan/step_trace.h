@@ -20,7 +20,6 @@ struct TracedWork {
     int64_t micro_batch = -1;  // -1: outside of micro-batches
     int stream = 0;            // 0: the device's own; 1: that of collectives
     bool in_graph = false;     // part of a CUDA graph, which the host enqueues as a whole
-    bool dependent = false;    // a kernel that may start while the one before it ends
     OpCost cost;               // for a GEMM, or attention by cuDNN, from its shape
     bool has_op_cost = false;  // cost is that of the innermost op around it: no other launch does the op's main work
 

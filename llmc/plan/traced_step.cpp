@@ -211,7 +211,6 @@ StepTrace trace_step(const TracedRun& run) {
     using namespace traced;
     describe_device(run.gpu);
     Cuda cuda(0, options_of(run));
-    if (run.dependent_launch) allow_dependent_launch(cuda);
     std::unique_ptr<Comm<Cuda>> comm;
     if (run.step.world_size > 1)
         comm = std::make_unique<TracedComm>(cuda, run.rank, int(run.step.world_size));

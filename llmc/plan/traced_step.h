@@ -36,7 +36,6 @@ struct TracedRun {
     bool has_documents = false;
     std::string attention = "auto";  // as --attention
     bool deterministic = true;       // of cuDNN's backward pass
-    bool dependent_launch = false;   // where the GPU has it
     DescribedGpu gpu;
 };
 

@@ -296,6 +296,7 @@ constexpr OldFlag kOldFlags[] = {
     {"tensorboard", "--log-to tensorboard, or wandb,tensorboard for both"},
     {"checkpoint-local", kNoLocal},
     {"local-every", kNoLocal},
+    {"dependent-launch", "gone: leave it out"},
 };
 
 // Why this command does not have the flag; "": no command has it.

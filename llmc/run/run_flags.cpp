@@ -280,9 +280,6 @@ std::vector<Field> RunFlags::fields() {
             {"machine", "cuda-graph", &cuda_graph,
              "capture forward and backward pass as a CUDA graph in the third step and replay it from then on: one "
              "launch per step, the same bits; on one GPU, without dropout"},
-            {"machine", "dependent-launch", &dependent_launch,
-             "programmatic dependent launch: Anvil's own kernels start while the kernel before them ends, the same "
-             "bits; from Hopper on, with CUDA 12.3 or newer"},
             {"machine", "tune-matmul", &tune_matmul,
              "time GEMM algorithms on this GPU in the first step and keep the fastest in this file, for later runs "
              "too; "

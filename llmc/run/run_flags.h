@@ -80,7 +80,7 @@ struct RunFlags {
 
     std::string out_dir = "run/default", resume, init_from, device = "auto", dtype = "auto", recompute = "none",
                 attention = "auto", tune_matmul, peak_flops = "auto", fp8_scaling = "current";
-    bool deterministic = true, cuda_graph = false, dependent_launch = false, dry_run = false;
+    bool deterministic = true, cuda_graph = false, dry_run = false;
     int threads = 0;
     int64_t fp8_amax_history = 1024;
 

@@ -76,14 +76,12 @@ inline void check_fp8_device(const Cpu&, const char*) {}
 // Which of several kernels a run uses, and why not the others; "": there is no choice.
 struct KernelFacts {
     std::string attention, gemm;
-    std::string why_no_dependent_launch;  // although --dependent-launch asks for it
 };
 // Called at the start with the shapes of the steps; see plan_attention() of the GPU.
 template <class T>
 KernelFacts plan_kernels(Cpu&, const GptShape&, int64_t, int64_t, bool, bool) {
     return {};
 }
-inline std::string allow_dependent_launch(Cpu&) { return "there is none on a CPU"; }
 inline std::optional<PlanRecord> plans_made(Cpu&) { return {}; }
 
 // The library over which ranks exchange gradients and weights, which must be the same on all ranks: "NCCL 2.28.9".

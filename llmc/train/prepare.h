@@ -130,7 +130,6 @@ KernelFacts settle_kernels(Device& device, const PreparedRun<Device, T>& run, Ra
     share_errors(ranks, [&] {
         kernels = plan_kernels<T>(device, config.shape, config.step.B, config.step.T,
                                   config.flags.document_token.has_value(), config.flags.trains());
-        if (config.flags.dependent_launch) kernels.why_no_dependent_launch = allow_dependent_launch(device);
     });
     const bool one_size = have_one_batch_size(config.shares);
     check_same_data(ranks, "the training data", data.train);

@@ -101,8 +101,6 @@ void StartReport::print(const std::string& ranks, const std::string& placement) 
     if (config.step.graph)
         if (const std::string why = why_no_graph(config.step, on_gpu); !why.empty())
             say(format("--cuda-graph: without one: %s\n", why.c_str()));
-    if (!kernels.why_no_dependent_launch.empty())
-        say(format("--dependent-launch: without it: %s\n", kernels.why_no_dependent_launch.c_str()));
     const std::string length = config.by_time()
                                    ? format("%g s, of which schedules are %ld steps", flags.time_budget_s, config.steps)
                                    : format("%ld steps", config.steps);

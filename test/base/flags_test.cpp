@@ -321,6 +321,7 @@ TEST_CASE("a command has its own flags, and those of a run that it takes", "[fla
     for (const std::string flag : {"--checkpoint-local", "--local-every"})
         CHECK(refusal({flag.c_str(), "7"}) ==
               "2: " + flag + " is now gone: leave it out, and lower --checkpoint-every to lose fewer steps");
+    CHECK(refusal({"--dependent-launch"}) == "2: --dependent-launch is now gone: leave it out");
     CHECK(refusal({"--tensorboard"}) == "2: --tensorboard is now --log-to tensorboard, or wandb,tensorboard for both");
     CHECK(refusal({"--export=hf"}) == "2: --export is now a command: ./train_gpt export --format FORMAT");
     const ScratchFolder scratch;

@@ -663,32 +663,4 @@ TEST_CASE("launches number their threads, and report what cannot be launched", "
     check_words("indices", out.values(), want);
 }
 
-// Each kernel reads what other blocks of the kernel before wrote, the last blocks last, and writes what that one read.
-__global__ void add_one_slowly(uint32_t* out, const uint32_t* inp, unsigned turns) {
-    wait_for_previous_kernels();
-    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
-    uint32_t x = inp[n - 1 - i];
-    for (unsigned turn = 0; turn < turns * blockIdx.x; turn++) x = x << 1 | x >> 31;  // multiples of 32: as before
-    out[i] = x + 1;
-}
-
-TEST_CASE("dependent launches see all that the kernels before wrote", "[conformance]" ON_DEVICE) {
-#ifdef ANVIL_EMULATED
-    constexpr unsigned kBlocks = 3, kTurns = 32;
-#else
-    constexpr unsigned kBlocks = 100, kTurns = 32 << 7;  // few blocks, so that those of the next kernel find a place
-#endif
-    constexpr unsigned kThreads = 64, kLaunches = 10;
-    Cuda cuda;
-    cuda.dependent_launch = cuda.compute_capability >= 90;
-    const Words inp = random_words(kBlocks * kThreads, 19);
-    OnDevice<uint32_t> a(cuda, inp), b(cuda, inp.size());
-    for (unsigned i = 0; i < kLaunches; i++)
-        launch(cuda, "conformance", add_one_slowly, kBlocks, kThreads, 0, i % 2 ? a.data : b.data,
-               i % 2 ? b.data : a.data, kTurns);
-    Words want = inp;
-    for (uint32_t& word : want) word += kLaunches;
-    check_words("a chain", a.values(), want);
-}
-
 }  // namespace conformance

@@ -165,37 +165,6 @@ TEST_CASE("sixteen bytes at an address that is not a multiple of it end the laun
                    "load16"));
 }
 
-template <bool kFirst>
-__global__ void return_before_waiting(float* out, const float* inp) {
-    if (kFirst) wait_for_previous_kernels();
-    if (threadIdx.x >= 40) return;
-    wait_for_previous_kernels();
-    out[threadIdx.x] = inp[threadIdx.x];
-}
-template <bool kFirst>
-__global__ void copy_before_waiting(float* out, const float* inp) {
-    SMEM_STATIC(float, tile, [4]);
-    if (kFirst) wait_for_previous_kernels();
-    cp_async16(tile, inp, true);
-    cp_async_commit();
-    cp_async_wait<0>();
-    wait_for_previous_kernels();
-    out[0] = tile[3];
-}
-
-TEST_CASE("in a dependent launch every thread waits for the kernel before, and first", "[emulator]" ON_DEVICE) {
-    Trial trial;
-    CHECK(trial.run(return_before_waiting<false>, 1, 64).error == "");
-    CHECK(trial.run(copy_before_waiting<false>, 1, 1).error == "");
-    trial.cuda.dependent_launch = true;
-    CHECK(trial.run(return_before_waiting<true>, 1, 64).error == "");
-    CHECK(contains(trial.run(return_before_waiting<false>, 1, 64).error,
-                   ": the thread ended without wait_for_previous_kernels()"));
-    CHECK(trial.run(copy_before_waiting<true>, 1, 1).error == "");
-    CHECK(contains(trial.run(copy_before_waiting<false>, 1, 1).error,
-                   ": global memory is accessed before wait_for_previous_kernels()"));
-}
-
 __global__ void copy_elements(float* out, const float* inp) {
     if (threadIdx.x < 32 && threadIdx.z == 0) out[threadIdx.x] = inp[threadIdx.x];
 }

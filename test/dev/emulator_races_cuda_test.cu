@@ -339,41 +339,6 @@ TEST_CASE("a race is reported with both its places", "[emulator_races]" ON_DEVIC
 }
 #endif
 
-// ---- dependent launches --------------------------------------------------------------------------------------------
-// Shared memory is a block's own, whatever runs beside it.
-inline constexpr Lines kEarly = {__LINE__ + 4, __LINE__ + 5};
-template <bool kRead, bool kWrite>
-__global__ void early(float* out, const float* inp) {
-    SMEM_STATIC(float, s, [32]);
-    s[threadIdx.x] = kRead ? inp[threadIdx.x] : 0;
-    if (kWrite) out[threadIdx.x] = 0;
-    wait_for_previous_kernels();
-    out[threadIdx.x] = inp[threadIdx.x] + s[threadIdx.x];
-}
-
-TEST_CASE("in a dependent launch, memory accessed before waiting is a race", "[emulator_races]" ON_DEVICE) {
-    const auto error_of = [](Trial::Kernel kernel, bool dependent) {
-        Trial trial;
-        trial.cuda.dependent_launch = dependent;
-        return trial.run(kernel, 1, 32).error;
-    };
-    CHECK(error_of(early<false, false>, true) == "");
-    CHECK(error_of(early<true, true>, false) == "");
-#ifdef ANVIL_RACE
-    const std::string races = "1: kernel trial: races:\n  ";
-    const auto check = [&](const std::string& error, const char* kind, int line) {
-        INFO(error);
-        CHECK(contains(error, races + kind + " global memory before wait_for_previous_kernels(): thread "));
-        CHECK(contains(error, at(line)));
-        CHECK(std::count(error.begin(), error.end(), '\n') == 1);
-    };
-    check(error_of(early<true, false>, true), "read of", kEarly.first);
-    check(error_of(early<false, true>, true), "write to", kEarly.second);
-#else
-    CHECK(kEarly.first < kEarly.second);
-#endif
-}
-
 // ---- orders of threads ---------------------------------------------------------------------------------------------
 #ifndef ANVIL_RACE
 __global__ void last_thread_wins(float* out, const float*) {

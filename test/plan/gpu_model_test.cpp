@@ -406,34 +406,6 @@ TEST_CASE("a graph is one launch to the host, with smaller gaps", "[gpu_model]")
     CHECK(time.step_s == Approx(time.busy_s + time.gaps_s));
 }
 
-TEST_CASE("a dependent launch spares half a gap and a quarter of a start, after a kernel of ours alone",
-          "[gpu_model]") {
-    const Gpu& h200 = gpu_named("H200");
-    const auto step_with = [&](bool dependent, auto&& add) {
-        Script script;
-        script.begin_second();
-        add(script);
-        for (TracedWork& work : script.trace.work) work.dependent = dependent && work.kind == TracedWork::Kind::kernel;
-        return step_time(script.trace, h200, kMid, 8);
-    };
-    const auto spared = [&](auto&& add) { return step_with(false, add).step_s - step_with(true, add).step_s; };
-    const double one = 0.5 * kMid.gap_s + 0.25 * kKernelStart;
-    const auto add_gemm = [](Script& script) {
-        script.trace.work.push_back(gemm_of({.m = 8192, .n = 8192, .k = 8192}));
-        script.trace.items.push_back({TraceItem::Kind::work, 0, int64_t(script.trace.work.size()) - 1});
-    };
-    CHECK(spared([](Script& script) { script.add(0, 1e8); }) == Approx(0).margin(1e-12));
-    CHECK(spared([](Script& script) { script.add(0, 1e8), script.add(0, 1e8), script.add(0, 1e8); }) ==
-          Approx(2 * one));
-    CHECK(spared([&](Script& script) { script.add(0, 1e8), add_gemm(script), script.add(0, 1e8); }) ==
-          Approx(0).margin(1e-12));
-    CHECK(spared([](Script& script) {
-              script.add(0, 1e8);
-              script.trace.items.push_back({TraceItem::Kind::record, 0, 0});
-              script.add(0, 1e8);
-          }) == Approx(0).margin(1e-12));
-}
-
 TEST_CASE("a predicted step as a table and as JSON", "[gpu_model]") {
     const Gpu& h200 = gpu_named("H200");
     Script script;

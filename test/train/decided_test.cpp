@@ -28,6 +28,7 @@ void make_older(const std::string& checkpoint, const std::string& dtype) {
     flags["warmup-steps"] = nullptr;
     flags["dtype"] = dtype;
     flags["checkpoint-local"] = "local", flags["local-every"] = 3, flags["tensorboard"] = true;
+    flags["dependent-launch"] = true;
     state.erase("learning_rate");
     put_file(checkpoint + "/" + kRunFlagsFile, flags.dump());
     put_file(checkpoint + "/state.json", state.dump());

@@ -1,6 +1,6 @@
 /*
-Steps as a CUDA graph have the bits of steps that are enqueued op by op, whatever changes from step to step, with
-dependent launches, too. And what the emulated runtime captures.
+Steps as a CUDA graph have the bits of steps that are enqueued op by op, whatever changes from step to step. And what
+the emulated runtime captures.
 */
 #include "llmc/comm/comm.h"  // NoComm
 #include "llmc/cuda/cuda_kernels.h"
@@ -34,7 +34,7 @@ struct How {
     std::string architecture = "gpt2", optimizer = "adamw";
     Recompute recompute = Recompute::none;
     int64_t amax_history = 0;
-    bool fp8 = false, tree_sum = false, documents = false, grows = false, waits = false, dependent = false;
+    bool fp8 = false, tree_sum = false, documents = false, grows = false, waits = false;
     int64_t accumulation = 2;
 };
 
@@ -59,7 +59,6 @@ Trained train(const How& how, bool graph, bool is_observed = false) {
         list, {.world_size = 1, .whole_matrices = shards_whole_matrices(rules), .bucket_elements = 1 << 15});
     list.place(plan.offsets, plan.buffer_size);
     Cuda cuda;
-    if (how.dependent) allow_dependent_launch(cuda);
     NoComm<Cuda> comm(cuda);
     Gpt<Cuda, T> model(cuda, list, kB, kT, {how.recompute, how.fp8, 16, how.amax_history}, comm);
     if (how.documents) model.document_token = 5;
@@ -112,11 +111,6 @@ void check_same(const How& how) {
     CHECK(eager.results == graph.results);
     CHECK((eager.weights == graph.weights));  // as a whole: there are too many to print
     CHECK(graph.results[0] != graph.results[3 * (kSteps - 1)]);
-    How other = how;
-    other.dependent = true;
-    const Trained dependent = train<T>(other, how.accumulation > 1);
-    CHECK(eager.results == dependent.results);
-    CHECK((eager.weights == dependent.weights));
 }
 
 }  // namespace
@@ -174,31 +168,17 @@ TEST_CASE("what is captured is done when it is launched, in its order", "[graph]
     cuda_check(cudaEventDestroy(event), "event");
 }
 
-TEST_CASE("dependent launches need Hopper", "[graph][once]" ON_DEVICE) {
-    Cuda cuda;
-    CHECK(allow_dependent_launch(cuda) == "");
-    CHECK(cuda.dependent_launch);
-    Cuda older;
-    older.compute_capability = 89;
-    CHECK(contains(allow_dependent_launch(older), "compute capability 9.0"));
-    CHECK_FALSE(older.dependent_launch);
-}
-
-TEST_CASE("--cuda-graph and --dependent-launch say in a line where there is none", "[graph][once][plain]" ON_DEVICE) {
+TEST_CASE("--cuda-graph says in a line where there is none", "[graph][once][plain]" ON_DEVICE) {
     const TinyRuns runs(20000);
     const auto output = [&](const std::string& name, const FlagMap& more) {
-        FlagMap flags = {{"cuda-graph", "true"}, {"dependent-launch", "true"}, {"steps", "4"}, {"warmup-steps", "0"}};
+        FlagMap flags = {{"cuda-graph", "true"}, {"steps", "4"}, {"warmup-steps", "0"}};
         for (const auto& [flag, text] : more) flags[flag] = text;
         const Finished done = run(command_of(runs.flags(name, flags)));
         must_succeed(done);
         return done.out;
     };
-    const std::string cpu = output("cpu", {{"device", "cpu"}});
-    CHECK(contains(cpu, "--cuda-graph: without one: there is none on a CPU"));
-    CHECK(contains(cpu, "--dependent-launch: without it: there is none on a CPU"));
+    CHECK(contains(output("cpu", {{"device", "cpu"}}), "--cuda-graph: without one: there is none on a CPU"));
     CHECK(contains(output("dropout", {{"device", "cuda"}, {"dropout", "0.1"}}), "without one: dropout"));
-    const std::string gpu = output("gpu", {{"device", "cuda"}});
-    CHECK_FALSE(contains(gpu, "without one"));
-    CHECK_FALSE(contains(gpu, "without it"));
+    CHECK_FALSE(contains(output("gpu", {{"device", "cuda"}}), "without one"));
 }
 #endif

@@ -54,7 +54,3 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t*, cudaGraph_t, unsigne
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
-template <class F>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, F*) {
-    return *attributes = {90}, cudaSuccess;
-}

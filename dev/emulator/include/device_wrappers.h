@@ -169,13 +169,11 @@ void cp_async_wait() {
     emulator::copy_wait(n);
 }
 
-inline void wait_for_previous_kernels() { emulator::wait_for_previous_kernels(); }
-
 template <class... P>
 void launch(Cuda& cuda, const KernelLabel& label, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
             std::type_identity_t<P>... args) {
     const KernelScope scope(cuda, label);
-    emulator::submit(cuda.stream, [=, name = label.name, dependent = cuda.dependent_launch] {
-        emulator::run(name, grid, block, shared_bytes, [=] { kernel(args...); }, dependent);
+    emulator::submit(cuda.stream, [=, name = label.name] {
+        emulator::run(name, grid, block, shared_bytes, [=] { kernel(args...); });
     });
 }

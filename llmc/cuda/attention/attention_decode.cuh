@@ -38,7 +38,6 @@ template <class T>
 __global__ void __launch_bounds__(256)
     attention_remember_kernel(T* keys, T* values, const T* qkv, const int32_t* positions, int64_t tokens, int64_t skip,
                               int64_t n, DecodeShape s) {
-    wait_for_previous_kernels();
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const int HS = s.HS, c = int(i % HS), kv = int(i / HS % s.NKV);
@@ -54,7 +53,6 @@ template <class T, int J>
 __global__ void __launch_bounds__(kDecodeThreads, 2)
     attention_decode_kernel(T* out, const T* qkv, const T* keys, const T* values, const int32_t* positions,
                             const int32_t* starts, float scale_log2, DecodeShape s) {
-    wait_for_previous_kernels();
     constexpr int P = Pack<T>::size, kTile = int(kCacheTile), kRowLanes = kTile / P, kRows = kWarp / kRowLanes;
     SMEM_STATIC(float, q, [kDecodeMaxHS]);
     SMEM_STATIC(float, all_weights, [kDecodeWarps][kTile]);

@@ -111,7 +111,6 @@ struct Fp32Shared {
 template <class T, int J>
 __global__ void __launch_bounds__(kFp32Threads, 2)
     attention_fp32_forward_kernel(T* out, float* lse, const T* qkv, FlashShape s) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(float, memory);
     const int HS = s.HS;
     const Fp32Shared shared(memory, HS);
@@ -164,7 +163,6 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
 template <class T, int J>
 __global__ void __launch_bounds__(kFp32Threads, 2)
     attention_fp32_queries_kernel(T* dqkv, const T* dout, const float* stats, const T* qkv, FlashShape s) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(float, memory);
     const int HS = s.HS;
     const Fp32Shared shared(memory, HS);
@@ -208,7 +206,6 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
 template <class T, int J>
 __global__ void __launch_bounds__(kFp32Threads, 2)
     attention_fp32_keys_kernel(T* dqkv, const T* dout, const float* stats, const T* qkv, FlashShape s) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(float, memory);
     const int HS = s.HS;
     const Fp32Shared shared(memory, HS);

@@ -32,7 +32,6 @@ template <class T, int lanes>
 __global__ void __launch_bounds__(256)
     attention_stats_kernel(float* stats, const T* dout, const T* out, const float* lse, int64_t rows, int padded_T,
                            bool with_window, ClearedCounters cleared, FlashShape s) {
-    wait_for_previous_kernels();
     const int64_t thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
     if (thread < cleared.n) cleared.counters[thread] = 0;
     const int lane = threadIdx.x % lanes;

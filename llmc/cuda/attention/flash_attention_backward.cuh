@@ -48,7 +48,6 @@ DEVICE void scale_all(float (&c)[M][N][4], float factor) {
 template <int HS, FlashKind kind>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_backward_keys_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
-    wait_for_previous_kernels();
     using Config = FlashBackward<HS>;
     constexpr int M = Config::M, N = columns_at_a_time(Config::N, kind), kKeys = Config::kRows;
     SMEM_DYNAMIC(bf16, shared);  // keys, values (kKeys, HS); twice queries, dout (kFlashTile, HS); twice stats
@@ -118,7 +117,6 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 template <int HS, FlashKind kind>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_backward_queries_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
-    wait_for_previous_kernels();
     using Config = FlashBackward<HS>;
     constexpr int M = Config::M, N = columns_at_a_time(Config::N, kind), kQueries = Config::kRows;
     SMEM_DYNAMIC(bf16, shared);  // queries, dout (kQueries, HS); twice keys, values (kFlashTile, HS); reaches

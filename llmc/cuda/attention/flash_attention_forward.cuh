@@ -21,7 +21,6 @@ struct FlashForward {
 template <int HS, FlashKind kind>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_forward_kernel(bf16* out, float* lse, const bf16* qkv, FlashShape s) {
-    wait_for_previous_kernels();
     using Config = FlashForward<HS>;
     constexpr int M = Config::M, N = columns_at_a_time(Config::N, kind), kQueries = Config::kQueries;
     SMEM_DYNAMIC(bf16, shared);  // queries (kQueries, HS), twice keys and values (kFlashTile, HS), reaches (kQueries)

@@ -186,7 +186,6 @@ struct HopperQueries {
 template <int HS>
 __global__ void __launch_bounds__(kHopperThreads, 1)
     flash_forward_hopper_kernel(bf16* out, float* lse, const __grid_constant__ TensorMap qkv, FlashShape s) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(HopperShared<HS>, shared);
     const int b = blockIdx.z, h = blockIdx.y;
     const int t0 = int(gridDim.x - 1 - blockIdx.x) * kHopperRows;  // the longest first

@@ -384,7 +384,6 @@ template <int HS>
 __global__ void __launch_bounds__(kHopperThreads, 1)
     flash_backward_hopper_kernel(bf16* dqkv, const __grid_constant__ HopperBackwardInputs inputs, FlashShape s,
                                  HopperSums sums, int most_pieces) {
-    wait_for_previous_kernels();
     SMEM_DYNAMIC(HopperBackwardShared<HS>, shared);
     if (threadIdx.x == 0) init_barriers(*shared);
     __syncthreads();

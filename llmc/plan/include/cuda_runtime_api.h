@@ -37,11 +37,6 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     return *properties = described_device().properties, cudaSuccess;
 }
-template <class F>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, F*) {
-    const cudaDeviceProp& gpu = described_device().properties;
-    return *attributes = {10 * gpu.major + gpu.minor}, cudaSuccess;
-}
 
 // ---- memory ----------------------------------------------------------------------------------------------------
 inline char* next_address(size_t bytes) {

@@ -44,7 +44,6 @@ inline void ldmatrix_x4(uint32_t (&)[4], const void*) {}
 inline void ldmatrix_x4_transposed(uint32_t (&)[4], const void*) {}
 inline void cp_async16(void*, const void*, bool) {}
 inline void cp_async_commit() {}
-inline void wait_for_previous_kernels() {}
 template <int n>
 void cp_async_wait() {}
 
@@ -71,6 +70,5 @@ void traced_launch(const char* text, Cuda& cuda, const KernelLabel& label, void 
     std::copy_n(&grid.x, 3, one.grid);
     std::copy_n(&block.x, 3, one.block);
     one.shared_bytes = int64_t(shared_bytes);
-    one.dependent = cuda.dependent_launch;
 }
 #define launch(...) traced_launch(#__VA_ARGS__, __VA_ARGS__)

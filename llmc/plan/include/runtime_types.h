@@ -67,6 +67,3 @@ struct cudaDeviceProp {
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount, l2CacheSize;
 };
-struct cudaFuncAttributes {
-    int ptxVersion;
-};

@@ -4,9 +4,8 @@ O   := build/$(VARIANT)
 # Programs of the default variant are in the root folder, those of other variants in their build folder.
 BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
-CUDA_BACKENDS := $(patsubst %,llmc/commands/%.cpp,cuda_backend cuda_backend_fp32 cuda_backend_bf16)
 NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_graph cuda/cuda_kernels cuda/cuda_profile cuda/cublaslt cuda/attention/cudnn_attention \
-  cuda/attention/cudnn_absent comm/gpu/cuda_comm comm/gpu/nccl_comm comm/gpu/nccl_absent) $(CUDA_BACKENDS))
+  cuda/attention/cudnn_absent comm/gpu/cuda_comm comm/gpu/nccl_comm comm/gpu/nccl_absent commands/cuda_backend))
 CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu llmc/cuda/attention/*.cu))
 # For each optional library one file uses it, and another reports that it is missing. LEFT_OUT has the one that is not compiled.
 LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/attention/cudnn_$(if $(IS_CUDNN),absent,attention) comm/gpu/nccl_$(if $(IS_NCCL),absent,comm) \
@@ -29,7 +28,7 @@ COLD := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
 JOIN ?= $(if $(CCACHE),,1)
 COLD_FILES := $(COLD)
 JOINABLE := $(filter-out $(KERNELS) $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id base/flags% base/hash base/json base/processor comm/gpu/cuda_comm \
-  comm/gpu/nccl_% comm/launch/mpi_% interop/export io/safetensors plan/gpu_model commands/cpu_backend_% commands/cuda_backend% plan/traced_step),$(ENGINE))
+  comm/gpu/nccl_% comm/launch/mpi_% interop/export io/safetensors plan/gpu_model commands/cpu_backend commands/cuda_backend% plan/traced_step),$(ENGINE))
 # $(call neighbors,GROUP,hot or cold): the objects that are joined in a group like io or io+model, which names its folders
 neighbors  = $(filter $(patsubst %,$(O)/llmc/%/%,$(subst +, ,$(1))),$(filter $(if $(filter hot,$(2)),$(HOT),$(COLD_FILES)),$(JOINABLE)))
 # $(call joined_of,GROUPS,hot or cold): the joined objects; `replaced` has those that they replace
@@ -37,11 +36,7 @@ joined_of  = $(patsubst %,$(O)/llmc/%/joined_$(2).cpp.o,$(1))
 replaced   = $(foreach g,$(1),$(call neighbors,$(g),$(2)))
 HOT_GROUPS  := $(if $(JOIN),comm data interop optim)
 COLD_GROUPS := $(if $(JOIN),base comm data+interop io+model optim plan run+checkpoint+train+commands)
-# The trainer's CPU backends in both types share their headers and all code that does not depend on the type. So do those of the
-# emulated GPU (EMULATED_BACKENDS).
-CPU_BACKENDS := $(if $(JOIN),$(patsubst %,llmc/commands/cpu_backend_%.cpp,fp32 bf16))
-COLD     := $(filter-out $(CPU_BACKENDS:%=$(O)/%.o) $(call replaced,$(COLD_GROUPS),cold),$(COLD)) $(call joined_of,$(COLD_GROUPS),cold) \
-  $(if $(JOIN),$(O)/llmc/commands/joined_cpu_backends.cpp.o)
+COLD     := $(filter-out $(call replaced,$(COLD_GROUPS),cold),$(COLD)) $(call joined_of,$(COLD_GROUPS),cold)
 ENGINE   := $(filter-out $(call replaced,$(HOT_GROUPS),hot) $(COLD_FILES),$(ENGINE)) $(call joined_of,$(HOT_GROUPS),hot) $(COLD)
 # The files that take longest are compiled first, so that no core waits for them at the end.
 LONGEST  := $(KERNELS) $(filter $(O)/llmc/run% $(O)/llmc/commands/% $(O)/llmc/plan/% $(O)/llmc/data%,$(ENGINE))
@@ -86,7 +81,7 @@ EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda
 # An op's own tests and benchmarks need no collectives. Tests with collectives but without the table need the kernel sum_ranks.
 NO_COLLECTIVES := $(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED))
 TEST_EMULATED  = $(if $(NEED_ENGINE),$(EMULATED) $(if $(NEEDED_KERNELS),,$(E)/llmc/cuda/sum_ranks.cu.o),$(NO_COLLECTIVES))
-EMULATED_BACKENDS := $(if $(JOIN),$(E)/llmc/commands/joined_cuda_backends.cpp.o,$(CUDA_BACKENDS:%=$(E)/%.o))
+EMULATED_BACKENDS := $(E)/llmc/commands/cuda_backend.cpp.o
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),$(if $(JOIN),4,8),cuda.cu) \
   $(if $(shell grep -l '"test/models.h"' /dev/null $(CUDA_FILES)),$(E)/test/models.cu.o)

@@ -113,10 +113,6 @@ $(O)/llmc/%/joined_hot.cpp: $(O)/neighbors
 	$(call write_includes,$(patsubst $(O)/%.o,%,$(call neighbors,$*,hot)))
 $(O)/llmc/%/joined_cold.cpp: $(O)/neighbors
 	$(call write_includes,$(patsubst $(O)/%.o,%,$(call neighbors,$*,cold)))
-$(O)/llmc/commands/joined_cpu_backends.cpp: $(O)/neighbors
-	$(call write_includes,$(CPU_BACKENDS))
-$(E)/llmc/commands/joined_cuda_backends.cpp: $(O)/neighbors
-	$(call write_includes,$(CUDA_BACKENDS))
 
 # Tests run once or twice, so most of their time is compilation. With -O1 it takes three fifths of the time, and the emulator is hardly
 # slower. With -Og, for tests that compute little, it takes two fifths. `private`: $(O)/flags must have the engine's flags. With -O1,

@@ -53,6 +53,7 @@ check_words() { python3 dev/lint/check_words.py --test && python3 dev/lint/check
 check layers python3 dev/lint/check_layers.py
 check mirrors python3 dev/lint/check_mirrors.py
 check text python3 dev/lint/check_text.py
+check budget python3 dev/lint/check_budget.py
 check pages python3 dev/torture/page.py --check
 check build python3 dev/lint/check_build.py
 check charts python3 dev/results/charts.py --check

@@ -12,7 +12,7 @@
 #include "llmc/base/check.h"         // require, format
 #include "llmc/base/host_cpus.h"     // given_cores, share_of_cores, cpu_quota, use_given_cores
 #include "llmc/comm/host.h"          // host_gpus
-#include "llmc/commands/backends.h"  // cpu_backend_fp32, cuda_backend_fp32, ...
+#include "llmc/commands/backends.h"  // cpu_backend, cuda_backend
 #include "llmc/comm/topology.h"      // network_text
 #include "llmc/cpu/kernels.h"        // cpu_kernels
 
@@ -89,14 +89,13 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
     const std::vector<std::vector<int>> of_host = cores_of_host(world);  // also on GPUs: ranks may differ
     if (!is_on_cpu(flags) && flags.trains() && place.is_first)
         std::fprintf(stderr, "%s", unused_gpus_line(num_cuda_gpus(), place.processes).c_str());
-    if (!is_on_cpu(flags))
-        return flags.dtype == "fp32" ? cuda_backend_fp32(place.gpu, flags) : cuda_backend_bf16(place.gpu, flags);
+    if (!is_on_cpu(flags)) return cuda_backend(place.gpu, flags);
     if (flags.device == "auto" && place.is_first) {
         const std::string line = no_gpu_line(has_cuda(), why_no_cuda(), host_gpus());
         if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
     }
     const int threads = num_threads(place, flags, of_host);
-    return dtype == "bf16" ? cpu_backend_bf16(threads) : cpu_backend_fp32(threads);
+    return cpu_backend(dtype, threads);
 }
 
 std::string links_text(const World& world, const RunFlags& flags) {

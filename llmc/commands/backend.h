@@ -1,6 +1,6 @@
 /*
 A device and the data type of weights and activations (fp32 or bf16). Model, optimizer and trainer are compiled once for
-each pair, in the files *_backend_*; no other code is a template over both.
+each pair, in cpu_backend.cpp and cuda_backend.cpp; no other code is a template over both.
 
   const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
   const std::unique_ptr<Session> session = backend->open_session(world, request);

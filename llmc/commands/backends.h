@@ -9,12 +9,9 @@ cuda_backend_absent.cpp reports that.
 #include "llmc/commands/doctor.h"   // GpuFacts
 #include "llmc/run/run_flags.h"     // RunFlags
 
-std::unique_ptr<Backend> cpu_backend_fp32(int num_threads);
-std::unique_ptr<Backend> cpu_backend_bf16(int num_threads);
-
-// A backend on the host's GPU with this number.
-std::unique_ptr<Backend> cuda_backend_fp32(int gpu, const RunFlags& config);
-std::unique_ptr<Backend> cuda_backend_bf16(int gpu, const RunFlags& config);
+std::unique_ptr<Backend> cpu_backend(const std::string& dtype, int num_threads);  // fp32, bf16
+// On the host's GPU with this number; in bf16 unless --dtype is fp32.
+std::unique_ptr<Backend> cuda_backend(int gpu, const RunFlags& flags);
 
 // Whether this program is built with CUDA.
 bool has_cuda();

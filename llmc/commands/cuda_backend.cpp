@@ -1,9 +1,10 @@
-// Facts about GPUs that are needed before there is a backend.
+// The trainer on a GPU, in both types, and facts about GPUs that are needed before.
 #include <string>
 #include <vector>
 #include "llmc/comm/topology.h"  // gpu_links_text
 #include "llmc/commands/backends.h"
-#include "llmc/commands/cuda_devices.h"  // Cuda, describe
+#include "llmc/commands/cuda_devices.h"    // Cuda, describe; before what is a template of the device
+#include "llmc/commands/device_backend.h"  // DeviceBackend
 
 bool has_cuda() { return true; }
 
@@ -36,4 +37,9 @@ GpuFacts look_at_gpu(int gpu) {
     facts.free_bytes = cuda.free_bytes(), facts.bytes = cuda.memory_bytes;
     facts.peak = peak_of<bf16>(cuda, "auto");
     return facts;
+}
+
+std::unique_ptr<Backend> cuda_backend(int gpu, const RunFlags& flags) {
+    if (flags.dtype == "fp32") return std::make_unique<DeviceBackend<Cuda, float>>(gpu, device_options(flags));
+    return std::make_unique<DeviceBackend<Cuda, bf16>>(gpu, device_options(flags));
 }

@@ -1,4 +1,4 @@
-// Replaces cuda_backend*.cpp in a build without CUDA.
+// Replaces cuda_backend.cpp in a build without CUDA.
 #include "llmc/base/check.h"  // ensure
 #include "llmc/commands/backends.h"
 
@@ -11,8 +11,7 @@ std::string cuda_gpu_links() { return ""; }
 
 GpuFacts look_at_gpu(int) { return {.why_none = why_no_cuda()}; }
 
-std::unique_ptr<Backend> cuda_backend_fp32(int, const RunFlags&) {
+std::unique_ptr<Backend> cuda_backend(int, const RunFlags&) {
     ensure(false);  // callers check why_no_cuda() first
     return nullptr;
 }
-std::unique_ptr<Backend> cuda_backend_bf16(int, const RunFlags&) { return cuda_backend_fp32(0, {}); }

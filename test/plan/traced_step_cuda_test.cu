@@ -6,6 +6,7 @@
 #include "llmc/optim/recipe.h"    // find_recipe
 #include "llmc/optim/sharding.h"  // plan_sharding
 #include "llmc/plan/gpu_model.h"
+#include "llmc/train/step.h"    // Stepper
 #include "test/cuda_testing.h"  // ON_DEVICE
 #include "test/models.h"        // Gpt
 

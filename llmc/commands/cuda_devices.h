@@ -62,7 +62,7 @@ size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len
 }
 template <class T>
 KernelFacts plan_kernels(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents, bool learns) {
-    return {plan_attention<T>(cuda, attention_shapes(s, B, seq_len, documents), learns), cuda.cublaslt().text(), ""};
+    return {plan_attention<T>(cuda, attention_shapes(s, B, seq_len, documents), learns), cuda.cublaslt().text()};
 }
 inline std::optional<PlanRecord> plans_made(Cuda& cuda) {
     return PlanRecord{.attention = cuda.cudnn_attention().plans_made(),

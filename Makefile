@@ -47,7 +47,7 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize tsan msan aarch64 fuzz run-fuzz fuzz-objects cuda-check cuda-link run-cuda-link engine bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
+.PHONY: all objects test test-all run-tests run-emulated test-gpu run-gpu race sanitize tsan msan aarch64 fuzz run-fuzz fuzz-objects cuda-check cuda-link run-cuda-link engine bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
   lint format info help install uninstall clean headers FORCE
 
 all: $(LONGEST) $(PROGRAMS) ## build what this machine can (the default)

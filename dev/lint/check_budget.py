@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 55_100,
+    "lines of llmc/ (sources, with comments)": 55_120,
     "sources of llmc/": 463,
     "sources of one folder of llmc/": 63,
     "files of scripts/": 33,

@@ -109,7 +109,10 @@ void set_given(const std::vector<Field>& fields, const Flags& flags);
 
 // A field's current value: "12", "0.001", "true", "cosine"; a double in the fewest digits that read back exactly.
 std::string text_of(const Field& field);
-// The text of --help. `all`: of --help-all, with the flags that are not in help.common, too.
+// The beginning of a help text, up to a clause's end, in at most `width` characters.
+std::string in_brief(const std::string& help, size_t width);
+// The text of --help: a line of at most 80 characters for each flag in help.common. `all`, or without such flags: every
+// flag by section with its whole text.
 std::string help_text(const std::vector<Field>& fields, const std::string& program, const HelpText& help,
                       bool all = true);
 // The tables of doc/flags.md.

@@ -49,6 +49,37 @@ static std::string padded(const std::string& text, size_t width) {
     return text + std::string(width > text.size() ? width - text.size() : 0, ' ');
 }
 
+std::string in_brief(const std::string& help, size_t width) {
+    // "auto: a GPU if there is one" is no clause and its explanation.
+    std::string text = help.substr(0, std::min(help.find("; "), help.find(" (")));
+    if (const size_t at = text.find(": "); at != std::string::npos && at >= 12) text.resize(at);
+    if (text.size() <= width) return text;
+    const size_t comma = text.find(", ");  // an early one is of a list
+    if (comma > width / 2 && comma <= width) return text.substr(0, comma);
+    return text.substr(0, text.rfind(' ', width - 4)) + " ...";
+}
+
+// A flag with the placeholder of its value.
+static std::string usage_of(const Field& field) {
+    const bool is_bool = std::holds_alternative<bool*>(field.value);
+    return (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
+}
+
+static std::string brief_help(const std::vector<Field>& fields, const HelpText& help) {
+    constexpr size_t kColumn = 31, kWidth = 80;
+    std::string text;
+    for (const Field& field : fields) {
+        if (std::find(help.common.begin(), help.common.end(), field.name) == help.common.end()) continue;
+        std::string flag = "  " + usage_of(field);
+        if (flag.size() >= kColumn) flag = "  --" + std::string(field.name) + " NAME";
+        const std::string said = in_brief(field.help, kWidth - kColumn), now = " [" + shown(field) + "]";
+        const bool has_room = now.size() > 3 && said.size() + now.size() <= kWidth - kColumn;
+        text += padded(flag, kColumn) + said + (has_room ? now : "") + "\n";
+    }
+    return text + padded("  --config FILE", kColumn) + "name = value lines; the command line wins\n" +
+           padded("  --help-all", kColumn) + format("all %zu flags, with all that they say\n", fields.size());
+}
+
 std::string help_text(const std::vector<Field>& fields, const std::string& program, const HelpText& help, bool all) {
     constexpr size_t kColumn = 36;
     const auto line = [](const std::string& flag, const std::string& help) {
@@ -56,23 +87,17 @@ std::string help_text(const std::vector<Field>& fields, const std::string& progr
         return left.size() + 2 <= kColumn ? padded(left, kColumn) + help + "\n"
                                           : left + "\n" + std::string(kColumn, ' ') + help + "\n";
     };
-    const auto& common = help.common;
-    all = all || common.empty();
     std::string text =
         help.description + "\n\nusage: " + program + " " + help.usage + "     defaults are in brackets\n";
+    if (!all && !help.common.empty()) return text + "\n" + brief_help(fields, help);
     std::string section;
     for (const Field& field : fields) {
-        if (!all && std::find(common.begin(), common.end(), field.name) == common.end()) continue;
         if (field.section != section) text += "\n" + (section = field.section) + "\n";
         const std::string now = shown(field);
-        const bool is_bool = std::holds_alternative<bool*>(field.value);
-        const std::string flag = (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
-        text += line(flag, std::string(field.help) + (now.empty() ? "" : " [" + now + "]"));
+        text += line(usage_of(field), std::string(field.help) + (now.empty() ? "" : " [" + now + "]"));
     }
-    text += "\ngeneral\n" + line("--config TEXT", "a file of name = value lines; the command line wins") +
-            line("-h, --help", "print this help and exit");
-    if (!all) text += line("--help-all", format("all %zu flags", fields.size()));
-    return text;
+    return text + "\ngeneral\n" + line("--config TEXT", "a file of name = value lines; the command line wins") +
+           line("-h, --help", "the most used flags, a line each");
 }
 
 // A value as --config takes it, on one line: bare if possible, else quoted.
@@ -122,10 +147,8 @@ std::string markdown_table(const std::vector<Field>& fields) {
             text += "\n\n| flag | default | meaning |\n|---|---|---|\n";
         }
         const std::string now = shown(field);
-        const bool is_bool = std::holds_alternative<bool*>(field.value);
-        const std::string flag = (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
-        text += "| `" + escaped(flag, true) + "` | " + (now.empty() ? "" : "`" + escaped(now, true) + "`") + " | " +
-                escaped(field.help, false) + " |\n";
+        text += "| `" + escaped(usage_of(field), true) + "` | " + (now.empty() ? "" : "`" + escaped(now, true) + "`") +
+                " | " + escaped(field.help, false) + " |\n";
     }
     return text;
 }

@@ -326,7 +326,8 @@ std::string description_of(const CommandInfo& info) {
     std::string text = std::string(info.description) + "\n\n  " + info.example;
     if (info.command != Command::train) return text;
     text += "\n\ncommands, each with its own --help (--version prints the version and commit):";
-    for (const CommandInfo& other : commands()) text += format("\n  %-12s%s", other.name, other.description);
+    for (const CommandInfo& other : commands())
+        text += format("\n  %-12s%s", other.name, in_brief(other.description, 66).c_str());
     return text;
 }
 

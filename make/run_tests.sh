@@ -14,6 +14,8 @@
 # With RETRY=1, topics that failed run again after all others: tests depend on ranks and clocks, and one in a thousand may
 # fail because the machine is busy. If a topic passes then, it counts as passed, and is reported as flaky at the end, with
 # its first output. Findings of a sanitizer stay failures.
+#
+# A process that runs for longer than LIMIT seconds (default 1500) has failed with exit code 124, and does not run again.
 set -uo pipefail
 export LC_ALL=C
 jobs=$1 program=$2 topic=${3:-}
@@ -50,7 +52,7 @@ run() {
     ANVIL_COUNTS=$4.counts timeout --foreground --kill-after=10 "$limit" env --default-signal=HUP,INT,QUIT \
         ${ANVIL_RUN_WITH:-} "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
     [ $status = 0 ] || grep -qs ' [1-9]' "$4.counts" || echo '0 1' >>"$4.counts"
-    if [ $status != 0 ] && [ -n "${RETRY:-}" ] && ! grep -qE 'Sanitizer|runtime error:' "$4"; then
+    if [ $status != 0 ] && [ $status != 124 ] && [ -n "${RETRY:-}" ] && ! grep -qE 'Sanitizer|runtime error:' "$4"; then
         printf '%s: failed in %d s, exit code %d; it will be run again\n' "$3" $((SECONDS - began)) $status
         printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$scratch/again"
         return 0

@@ -18,7 +18,7 @@ test: ## build and run the tests; OP=layernorm runs one topic
 	  awk '{passed += $$1; failed += $$2} END {printf "\n%d passed, %d failed\n", passed, failed; exit passed + failed == 0}' \
 	    build/counts || status=1; exit $$status
 
-test-all: ## the same, kernels in all orders of emulated threads, as CI runs them
+test-all: ## the same, kernels in all three orders of emulated threads
 	@+$(MAKE) --no-print-directory test SCHEDULES='in_order reverse random'
 
 # A topic may have tests of one kind only, and may not need the programs.

@@ -1,6 +1,5 @@
 /*
-A run's checkpoints: which steps are saved or being saved, and which one is the best. Saver (saving.h) writes
-them.
+A run's checkpoints: which steps are saved or being saved, and which one is the best. Saver (saving.h) writes them.
 
   RunSaving<Device, T> saving(flags, ranks, model, sharded, log);
   saving.open(state, resumed, validates, in_processes);   all ranks, once the log is open: looks into --out-dir

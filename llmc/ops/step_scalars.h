@@ -18,7 +18,7 @@ struct StepSums {
     uint64_t targets = 0;     // the number that count: those not below 0
     uint64_t elapsed_us = 0;  // training time before this step, as measured by rank 0
     uint64_t saturated = 0;   // elements beyond the range of their delayed FP8 scale (quantize.h)
-    uint64_t votes[5] = {};   // ranks that request something of all ranks (Vote in llmc/train/step.h)
+    uint64_t votes[5] = {};   // ranks that request something of all ranks (Vote in llmc/run/step_config.h)
 };
 
 // The results and decisions of one optimizer step, in device memory, so that the host need not wait.

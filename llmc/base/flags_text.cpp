@@ -87,8 +87,8 @@ std::string help_text(const std::vector<Field>& fields, const std::string& progr
         return left.size() + 2 <= kColumn ? padded(left, kColumn) + help + "\n"
                                           : left + "\n" + std::string(kColumn, ' ') + help + "\n";
     };
-    std::string text =
-        help.description + "\n\nusage: " + program + " " + help.usage + "     defaults are in brackets\n";
+    std::string text = help.description + "\n\nusage: " + program.substr(program.rfind('/') + 1) + " " + help.usage +
+                       "     defaults are in brackets\n";
     if (!all && !help.common.empty()) return text + "\n" + brief_help(fields, help);
     std::string section;
     for (const Field& field : fields) {

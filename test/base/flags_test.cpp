@@ -187,6 +187,7 @@ TEST_CASE("a config file sets the same names, and the command line wins", "[flag
 TEST_CASE("help, tables and JSON come from the same list", "[flags]") {
     Example e;
     const std::string help = help_text(e.fields(), "train_gpt", {.description = "Trains."});
+    CHECK(contains(help_text(e.fields(), "/a/long/path/to/train_gpt", {.description = "Trains."}), "usage: train_gpt "));
     CHECK(contains(help, "--batch-size N"));
     CHECK(contains(help, "sequences per micro-step (B) [12]"));
     CHECK(contains(help, "--schedule cosine|linear"));

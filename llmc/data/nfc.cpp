@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-#include "llmc/data/unicode_table.h"  // kCombiningClasses, kDecompositions
+#include "llmc/data/unicode_table.h"  // unpacked, kCombiningClasses, kDecompositions
 #include "llmc/data/utf8.h"           // code_point_at, utf8
 
 namespace {
@@ -27,9 +27,9 @@ struct Tables {
     static uint64_t pair(char32_t first, char32_t second) { return uint64_t(first) << 32 | second; }
 
     Tables() {
-        for (const auto& [first, last, kind] : kCombiningClasses)
+        for (const auto& [first, last, kind] : unpacked<3>(kCombiningClasses))
             for (char32_t c = first; c <= last; c++) classes[c] = uint8_t(kind), may_change[c] = true;
-        for (const auto& [c, first, second, comes_back] : kDecompositions) {
+        for (const auto& [c, first, second, comes_back] : unpacked<4>(kDecompositions)) {
             parts[c] = {first, second};
             if (comes_back)
                 composed[pair(first, second)] = c, may_change[second] = true;

@@ -2,7 +2,7 @@
 #include "llmc/data/split.h"
 #include <vector>
 #include "llmc/base/check.h"          // require
-#include "llmc/data/unicode_table.h"  // kLetters, kNumbers, kMarks, kUppercase, kLowercase
+#include "llmc/data/unicode_table.h"  // unpacked, kLetters, kNumbers, kMarks, kUppercase, ...
 
 const char* name_of(SplitPattern pattern) {
     switch (pattern) {
@@ -40,8 +40,8 @@ const CharClass* char_classes() {
         const auto fill = [&](char32_t first, char32_t last, CharClass kind) {
             for (char32_t c = first; c <= last; c++) table[c] = kind;
         };
-        for (const auto& range : kLetters) fill(range[0], range[1], CharClass::letter);
-        for (const auto& range : kNumbers) fill(range[0], range[1], CharClass::number);
+        for (const auto& [first, last] : unpacked<2>(kLetters)) fill(first, last, CharClass::letter);
+        for (const auto& [first, last] : unpacked<2>(kNumbers)) fill(first, last, CharClass::number);
         // Unicode's property White_Space, which has long been unchanged.
         fill('\t', '\r', CharClass::space);
         fill(0x2000, 0x200A, CharClass::space);
@@ -55,9 +55,9 @@ const CharClass* char_classes() {
 const uint8_t* case_sets() {
     static const std::vector<uint8_t> sets = [] {
         std::vector<uint8_t> table(kCodePoints, kNoWord);
-        const auto fill = [&](const auto& ranges, uint8_t value) {
-            for (const auto& range : ranges)
-                for (char32_t c = range[0]; c <= range[1]; c++) table[c] = value;
+        const auto fill = [&](std::string_view ranges, uint8_t value) {
+            for (const auto& [first, last] : unpacked<2>(ranges))
+                for (char32_t c = first; c <= last; c++) table[c] = value;
         };
         fill(kLetters, kCaseless), fill(kMarks, kCaseless);
         fill(kUppercase, kUpper), fill(kLowercase, kLower);

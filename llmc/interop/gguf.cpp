@@ -2,6 +2,7 @@
 #include "llmc/interop/gguf.h"
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string_view>
 #include "llmc/base/bf16.h"   // to_bf16
 #include "llmc/base/check.h"  // require, ensure
@@ -11,6 +12,7 @@
 namespace {
 
 constexpr uint64_t kDataAlignment = 32;
+constexpr std::string_view kNameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 enum ValueType : uint32_t { kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9 };
 enum TensorType : uint32_t { kF32 = 0, kBf16 = 30 };
 enum FileType : uint32_t { kAllF32 = 0, kMostlyBf16 = 32 };
@@ -200,6 +202,26 @@ void add_sampling(Keys& keys, const TokenFacts& facts) {
         if (is_number(theirs)) keys.number(std::string("general.sampling.") + ours, config[theirs].get<double>());
 }
 
+// Beside the default chat template those for tools and the like, which tokenizer_config.json has under other names.
+void add_chat_templates(Keys& keys, const TokenFacts& facts) {
+    if (!facts.chat_template.empty()) keys.text("tokenizer.chat_template", facts.chat_template);
+    const auto found = facts.files.find("tokenizer_config.json");
+    const Json config = found == facts.files.end() ? Json() : parse_json(found->second);
+    if (!config.is_object() || !config.contains("chat_template") || !config["chat_template"].is_array()) return;
+    std::map<std::string, std::string> named;
+    for (const Json& each : config["chat_template"]) {
+        if (!each.is_object() || !each.value("name", Json()).is_string()) continue;
+        if (!each.value("template", Json()).is_string()) continue;
+        std::string name = each["name"];
+        for (char& c : name) c = kNameCharacters.find(c) == kNameCharacters.npos ? '_' : c;
+        if (!name.empty() && name != "default") named[name] = each["template"];
+    }
+    for (const auto& [name, text] : named) keys.text("tokenizer.chat_template." + name, text);
+    if (named.empty()) return;
+    keys.list("tokenizer.chat_templates", kString, named.size());
+    for (const auto& [name, text] : named) put_string(keys.bytes, name);
+}
+
 void add_tokenizer(Keys& keys, const Kind& kind, const GptShape& s, const ByteLevelTokenizer& tokenizer,
                    const TokenFacts& facts) {
     if (tokenizer.tokens.empty()) {
@@ -220,7 +242,7 @@ void add_tokenizer(Keys& keys, const Kind& kind, const GptShape& s, const ByteLe
     keys.list("tokenizer.ggml.merges", kString, tokenizer.merges.size());
     for (const std::string& merge : tokenizer.merges) put_string(keys.bytes, merge);
     add_token_ids(keys, s, tokenizer, facts);
-    if (!facts.chat_template.empty()) keys.text("tokenizer.chat_template", facts.chat_template);
+    add_chat_templates(keys, facts);
     add_sampling(keys, facts);
 }
 

@@ -409,6 +409,23 @@ TEST_CASE("exports keep what the source says of its tokens", "[interop]") {
     for (const auto& [id, type] : {std::pair{29, 1}, {30, 3}, {34, 3}, {35, 4}, {36, 5}})
         CHECK(gguf_value(gguf, "tokenizer.ggml.token_type", 12 + 4 * size_t(id)) == type);
 
+    // A list of named templates: the default one, and llama.cpp's names of the others.
+    const auto named = [](const char* name, const char* text) { return json{{"name", name}, {"template", text}}; };
+    json several = tokenizer_config;
+    several["chat_template"] = {named("tool-use", "T"), named("default", "<|eot_id|> by default"), named("rag", "R")};
+    put_file(copy.path + "/tokenizer_config.json", several.dump());
+    const auto text_field = [](const std::string& text) {
+        return std::string{char(text.size()), 0, 0, 0, 0, 0, 0, 0} + text;
+    };
+    const std::string with_names = exported("gguf", "model.gguf");
+    const std::string is_text{8, 0, 0, 0}, is_list{9, 0, 0, 0};
+    CHECK(contains(with_names, "tokenizer.chat_template" + is_text + text_field("<|eot_id|> by default")));
+    CHECK(contains(with_names, "tokenizer.chat_template.tool_use" + is_text + text_field("T")));
+    CHECK(contains(with_names, "tokenizer.chat_template.rag" + is_text + text_field("R")));
+    CHECK(contains(with_names, "tokenizer.chat_templates" + is_list + is_text + std::string{2, 0, 0, 0, 0, 0, 0, 0} +
+                                   text_field("rag") + text_field("tool_use")));
+    put_file(copy.path + "/tokenizer_config.json", tokenizer_config.dump());
+
     // What is not said follows from what is.
     put_file(copy.path + "/chat_template.jinja", "<|eot_id|> of a file");
     fs::remove(copy.path + "/generation_config.json");

@@ -3,6 +3,7 @@
 
     scripts/manual.py man            train_gpt(1), in troff
     scripts/manual.py completion     bash completion of commands, flags and their values
+    scripts/manual.py man NAME       NAME(1), whose text is that of NAME --help, read from standard input
 
 Needs only Python 3.
 """
@@ -86,6 +87,22 @@ def man_page(commands, exits, version):
     return "\n".join(out) + "\n"
 
 
+def help_page(name, text, version):
+    about = next(line for line in text.splitlines() if line and not line.lower().startswith("usage:") and not line[0].isspace())
+    return "\n".join(
+        [
+            f'.TH {troff(name.upper())} 1 "" "Anvil {version}" "User Commands"',
+            ".SH NAME",
+            f"{troff(name)} \\- {troff(about[0].lower() + about[1:].rstrip('.'))}",
+            ".SH DESCRIPTION",
+            ".nf",
+            *map(troff, text.splitlines()),
+            ".fi",
+            "",
+        ]
+    )
+
+
 COMPLETION = """# Completion of train_gpt for bash; made by scripts/manual.py from doc/flags.md.
 _train_gpt() {
     local current=${COMP_WORDS[COMP_CWORD]} before= command=train flags values
@@ -153,12 +170,15 @@ def completion(commands):
 
 def main():
     commands, exits = read_flags((ROOT / "doc/flags.md").read_text(encoding="utf-8"))
+    version = (ROOT / "VERSION").read_text(encoding="utf-8").strip()
     if sys.argv[1:] == ["man"]:
-        print(man_page(commands, exits, (ROOT / "VERSION").read_text(encoding="utf-8").strip()), end="")
+        print(man_page(commands, exits, version), end="")
+    elif sys.argv[1:2] == ["man"] and len(sys.argv) == 3:
+        print(help_page(sys.argv[2], sys.stdin.read(), version), end="")
     elif sys.argv[1:] == ["completion"]:
         print(completion(commands), end="")
     else:
-        print("error: expected `man` or `completion`; see scripts/manual.py", file=sys.stderr)
+        print("error: expected `man`, `man NAME` or `completion`; see scripts/manual.py", file=sys.stderr)
         return 2
     return 0
 

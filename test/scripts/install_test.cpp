@@ -142,6 +142,20 @@ TEST_CASE("an installed program runs and names its own scripts, and nothing of t
     CHECK_FALSE(contains(page, "data/tokenize"));
 }
 
+TEST_CASE("the man pages of anvil-tokenize and anvil-report are what --help says", "[install]") {
+    const Installed here;
+    for (const auto& [name, about, flag] :
+         {std::tuple{"anvil-tokenize", "turns text into token shards to train on", "\\-\\-val\\-fraction X=0.1"},
+          {"anvil-report", "draws runs: RUN/log.jsonl to one HTML page", "\\-\\-usd\\-per\\-hour X"}}) {
+        const std::string page = read_file(here.path("share/man/man1/") + name + ".1");
+        INFO(page);
+        CHECK(contains(page, std::string(" \\- ") + about + "\n"));
+        CHECK(contains(page, flag));
+        CHECK_FALSE(contains(page, "data/tokenize"));
+        CHECK_FALSE(contains(page, "report.py"));
+    }
+}
+
 TEST_CASE("install: what is missing is said", "[install]") {
     const ScratchFolder empty;
     const Finished none = run("DESTDIR='" + empty.path + "' scripts/install.sh '" + empty.path + "'");

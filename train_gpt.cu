@@ -15,7 +15,7 @@ and doc/flags.md list the flags.
 #include <filesystem>
 #include "llmc/base/build_id.h"      // anvil_version, build_id
 #include "llmc/base/file.h"          // open_standard_files
-#include "llmc/base/host_cpus.h"     // let_threads_use_given_cores
+#include "llmc/base/host_limits.h"   // let_threads_use_given_cores
 #include "llmc/comm/host.h"          // raise_file_limit
 #include "llmc/commands/backend.h"   // open_backend, links_text
 #include "llmc/commands/backends.h"  // look_at_gpu

@@ -6,13 +6,13 @@ work.
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
-#include "llmc/base/build_id.h"   // anvil_version, build_id
-#include "llmc/base/check.h"      // Error, ExitCode, format
-#include "llmc/base/file.h"       // open_standard_files
-#include "llmc/base/host_cpus.h"  // use_given_cores
-#include "llmc/base/script.h"     // with_installed_names
-#include "llmc/data/dataset.h"    // make_dataset
-#include "llmc/data/utf8.h"       // printable
+#include "llmc/base/build_id.h"     // anvil_version, build_id
+#include "llmc/base/check.h"        // Error, ExitCode, format
+#include "llmc/base/file.h"         // open_standard_files
+#include "llmc/base/host_limits.h"  // use_given_cores
+#include "llmc/base/script.h"       // with_installed_names
+#include "llmc/data/dataset.h"      // make_dataset
+#include "llmc/data/utf8.h"         // printable
 
 namespace {
 // Whether all output has been written.

@@ -27,3 +27,12 @@ std::string json_text(const OrderedJson& value, int indent = -1);
 // In ASCII, for messages; other characters as \uXXXX.
 std::string json_ascii(const Json& value);
 std::string json_ascii(const OrderedJson& value);
+
+/*
+What Python's json module reads and writes, but JSON does not have, made JSON of the same length: NaN, infinities and
+all numbers become 0, a surrogate without its other half U+FFFD. For text that no parser of JSON takes, to be parsed
+once more.
+
+  from_python_json(R"({"a": NaN, "b": "\ud83d"})")       {"a": 0  , "b": "\ufffd"}
+*/
+std::string from_python_json(std::string_view text);

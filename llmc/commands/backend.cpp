@@ -10,7 +10,7 @@
 #include <omp.h>
 #endif
 #include "llmc/base/check.h"         // require, format
-#include "llmc/base/host_cpus.h"     // given_cores, share_of_cores, cpu_quota, use_given_cores
+#include "llmc/base/host_limits.h"   // given_cores, share_of_cores, cpu_quota, use_given_cores
 #include "llmc/comm/host.h"          // host_gpus
 #include "llmc/commands/backends.h"  // cpu_backend, cuda_backend
 #include "llmc/comm/topology.h"      // network_text

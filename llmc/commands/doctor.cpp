@@ -24,7 +24,7 @@
 #include "llmc/base/build_id.h"        // build_id, build_libraries, nvidia_package
 #include "llmc/base/check.h"           // Error, format
 #include "llmc/base/file.h"            // reason_of
-#include "llmc/base/host_cpus.h"       // cpu_quota
+#include "llmc/base/host_limits.h"     // cpu_quota
 #include "llmc/base/memory.h"          // kAlignment
 #include "llmc/base/number_text.h"     // count_text
 #include "llmc/comm/bench_comm.h"      // time_calls, measure_bandwidth

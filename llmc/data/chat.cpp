@@ -1,10 +1,9 @@
 // See chat.h.
 #include "llmc/data/chat.h"
 #include <algorithm>
-#include "llmc/base/check.h"        // require, ensure
-#include "llmc/base/json.h"         // Json
-#include "llmc/base/python_json.h"  // from_python_json
-#include "llmc/data/bpe.h"          // AddedToken, Bpe
+#include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/json.h"   // Json, from_python_json
+#include "llmc/data/bpe.h"    // AddedToken, Bpe
 
 namespace {
 

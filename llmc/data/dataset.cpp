@@ -12,7 +12,7 @@
 #include "llmc/base/check.h"         // require, ensure
 #include "llmc/base/file.h"          // FileWriter, read_file, write_file_atomically
 #include "llmc/base/hash.h"          // xxh3, hex64
-#include "llmc/base/host_cpus.h"     // usable_cores
+#include "llmc/base/host_limits.h"   // usable_cores
 #include "llmc/base/json.h"          // OrderedJson
 #include "llmc/base/rng.h"           // mix64
 #include "llmc/base/script.h"        // find_script, script_lines

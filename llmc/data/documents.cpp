@@ -5,9 +5,8 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include "llmc/base/check.h"        // require, ensure
-#include "llmc/base/json.h"         // scan_json
-#include "llmc/base/python_json.h"  // from_python_json
+#include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/json.h"   // scan_json, from_python_json
 
 namespace {
 namespace fs = std::filesystem;

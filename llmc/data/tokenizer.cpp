@@ -2,11 +2,11 @@
 #include "llmc/data/tokenizer.h"
 #include <algorithm>
 #include <thread>
-#include "llmc/base/check.h"      // require
-#include "llmc/base/host_cpus.h"  // usable_cores
-#include "llmc/data/bpe.h"        // Bpe
-#include "llmc/data/split.h"      // cut_between_pieces
-#include "llmc/data/utf8.h"       // code_point_at, utf8
+#include "llmc/base/check.h"        // require
+#include "llmc/base/host_limits.h"  // usable_cores
+#include "llmc/data/bpe.h"          // Bpe
+#include "llmc/data/split.h"        // cut_between_pieces
+#include "llmc/data/utf8.h"         // code_point_at, utf8
 
 namespace {
 CodePoint require_code_point(std::string_view text, size_t at, const std::string& where) {

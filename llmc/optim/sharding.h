@@ -20,7 +20,7 @@ ranks, and each group has one owner of every shard.
   elements and equal Newton-Schulz work: [FC, Q, K | V, O, PROJ], in GPT-2 6 C^2 each, and with fewer key and value
   heads as well. world_size / 2 consecutive layers make a bucket in which every cut falls between matrices. That needs
   world_size / 2 to divide the layers, matrices of a multiple of kParameterAlignment elements, and a layer that has such
-  halves (with SwiGLU's three large matrices none has). Otherwise LPT (lpt.h) assigns the parameters of a bucket to
+  halves (with SwiGLU's three large matrices none has). Otherwise LPT (matrix_buckets.h) assigns the parameters of a bucket to
   ranks, each with all its matrices, because forward needs them next to each other, and shards are padded to the
   largest. The number of layers per bucket is the one that costs least (matrix_buckets.cpp defines the cost).
 - The rest, beside whole matrices: by element as without them, between their buckets, where backward completes it. The

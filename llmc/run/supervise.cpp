@@ -13,7 +13,7 @@
 #include <ctime>
 #include <string>
 #include "llmc/base/check.h"          // require, format, kExitRank
-#include "llmc/base/host_cpus.h"      // use_given_cores
+#include "llmc/base/host_limits.h"    // use_given_cores
 #include "llmc/comm/launch/launch.h"  // detect_launch
 
 namespace {

@@ -12,7 +12,7 @@ Properties of a device that a run needs. The functions here are for the CPU; cud
 #include <vector>
 #include "llmc/base/bf16.h"            // bf16
 #include "llmc/base/check.h"           // format, require
-#include "llmc/base/host_memory.h"     // host_memory_bytes
+#include "llmc/base/host_limits.h"     // host_memory_bytes
 #include "llmc/base/processor.h"       // level_in_use, name_of, text_of
 #include "llmc/base/profile.h"         // HostProfile, PeakRates
 #include "llmc/base/user_cache.h"      // user_cache_folder

@@ -7,8 +7,7 @@
 #include <filesystem>
 #include "llmc/base/file.h"
 #include "llmc/base/hash.h"  // Hasher, xxh3
-#include "llmc/base/host_cpus.h"
-#include "llmc/base/host_memory.h"
+#include "llmc/base/host_limits.h"
 #include "test/processes.h"  // in_processes
 #include "test/testing.h"
 

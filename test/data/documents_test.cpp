@@ -3,8 +3,8 @@
 #include <cmath>
 #include <filesystem>
 #include <set>
-#include "llmc/base/python_json.h"  // from_python_json
-#include "llmc/base/rng.h"          // Rng
+#include "llmc/base/json.h"  // from_python_json
+#include "llmc/base/rng.h"   // Rng
 #include "llmc/data/documents.h"
 #include "llmc/data/progress.h"
 #include "test/data/dataset_testing.h"

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 #include "llmc/optim/gradient_layout.h"  // gradient_layout, gradient_list
-#include "llmc/optim/lpt.h"              // lpt
+#include "llmc/optim/matrix_buckets.h"   // lpt
 #include "llmc/optim/state_layout.h"     // state_bytes
 #include "test/optim/parameter_lists.h"
 #include "test/testing.h"

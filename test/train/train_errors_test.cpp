@@ -4,7 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include "llmc/base/hash.h"         // xxh3
-#include "llmc/base/host_memory.h"  // host_memory_bytes
+#include "llmc/base/host_limits.h"  // host_memory_bytes
 #include "llmc/commands/backend.h"  // crowd_warning, CpuShare
 #include "llmc/io/manifest.h"       // Manifest
 #include "test/program.h"

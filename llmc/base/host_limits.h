@@ -1,10 +1,13 @@
 /*
-The cores that this process may use.
+The cores and the memory that this process may use: what the machine has, or what taskset, a launcher, a batch system or
+a container left of it. Control groups (cgroups v1 and v2) contain each other, and the lowest limit counts. `root` is
+the folder that holds /proc and /sys.
 
 If OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY is set, libgomp binds the main thread to one core before main() runs.
 Threads and programs that it starts inherit that. So the cores are noted earlier still, before any library starts.
 */
 #pragma once
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -15,7 +18,7 @@ void use_given_cores();
 // Lets all threads that std::thread and std::async start from now on use all of them.
 void let_threads_use_given_cores();
 
-// The CPU quota of the control groups that contain this process, in cores; 0: none. `root`: as in control_groups.h.
+// The CPU quota of the control groups that contain this process, in cores; 0: none.
 double cpu_quota(const std::string& root = "");
 
 // The default number of threads: one per given core, as far as the quota allows; at least 1.
@@ -27,3 +30,7 @@ double share_of_cores(const std::vector<int>& mine, const std::vector<std::vecto
 // {0, 1, 2, 8} <-> "0-2,8". Text that is no such list is an empty one.
 std::string core_list(const std::vector<int>& cores);
 std::vector<int> cores_in(const std::string& list);
+
+// RAM and swap in bytes that the processes of this host may use together, or the limit of a control group if that is
+// lower; 0: not known. Beyond that the kernel kills a process without a message.
+size_t host_memory_bytes(const std::string& root = "");

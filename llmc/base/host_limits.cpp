@@ -1,15 +1,43 @@
-// See host_cpus.h. https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html
-#include "llmc/base/host_cpus.h"
+// See host_limits.h. https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html
+#include "llmc/base/host_limits.h"
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include "llmc/base/control_groups.h"  // control_groups
+#include <optional>
 
 namespace {
+
+struct ControlGroup {
+    std::string path;  // a folder; it may be missing
+    bool is_v2;
+};
+
+// From the process's own group up to the top, for a controller ("cpu", "memory").
+std::vector<ControlGroup> control_groups(const std::string& controller, const std::string& root) {
+    std::vector<ControlGroup> groups;
+    // "0::/a/b" in v2, "4:cpu,memory:/a/b" in v1. In a container the path may be the host's, of which only a prefix
+    // exists here. So all parent groups are listed.
+    std::ifstream file(root + "/proc/self/cgroup");
+    for (std::string line; std::getline(file, line);) {
+        const size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (second == std::string::npos) continue;
+        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+        const bool is_v2 = controllers == ",,";
+        if (!is_v2 && controllers.find("," + controller + ",") == std::string::npos) continue;
+        const std::string top = root + "/sys/fs/cgroup" + (is_v2 ? "" : "/" + controller);
+        for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+            if (path == "/") path.clear();
+            groups.push_back({top + path, is_v2});
+            if (path.find('/') == std::string::npos) break;
+        }
+    }
+    return groups;
+}
 
 cpu_set_t noted;  // empty: not known
 
@@ -107,4 +135,42 @@ std::vector<int> cores_in(const std::string& list) {
         for (int core = first; core <= last; core++) cores.push_back(core);
     }
     return cores;
+}
+
+namespace {
+
+// A file that holds one number; nothing if it does not, as with "max".
+std::optional<uint64_t> number_in(const std::string& path) {
+    uint64_t value = 0;
+    std::ifstream file(path);
+    return file >> value ? std::optional(value) : std::nullopt;
+}
+
+// "MemTotal:       16384 kB"
+uint64_t meminfo_bytes(const std::string& path, const std::string& name) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);)
+        if (line.starts_with(name + ":")) return std::stoull(line.substr(name.size() + 1)) * 1024;
+    return 0;
+}
+
+// The limit of one group, if it has one. `swap`: the host's swap in bytes.
+std::optional<uint64_t> limit_of(const ControlGroup& group, uint64_t swap) {
+    const std::string memory = group.is_v2 ? "/memory.max" : "/memory.limit_in_bytes";
+    const std::optional<uint64_t> bytes = number_in(group.path + memory);
+    if (!bytes) return {};
+    if (group.is_v2) return *bytes + std::min(swap, number_in(group.path + "/memory.swap.max").value_or(swap));
+    const uint64_t both = number_in(group.path + "/memory.memsw.limit_in_bytes").value_or(UINT64_MAX);
+    return std::min(both, *bytes + std::min(swap, UINT64_MAX - *bytes));
+}
+
+}  // namespace
+
+size_t host_memory_bytes(const std::string& root) {
+    const uint64_t swap = meminfo_bytes(root + "/proc/meminfo", "SwapTotal");
+    const uint64_t total = meminfo_bytes(root + "/proc/meminfo", "MemTotal");
+    uint64_t least = total > 0 ? total + swap : UINT64_MAX;
+    for (const ControlGroup& group : control_groups("memory", root))
+        if (const std::optional<uint64_t> limit = limit_of(group, swap)) least = std::min(least, *limit);
+    return least == UINT64_MAX ? 0 : size_t(least);
 }

@@ -14,25 +14,18 @@ PAGE, RESULTS = ROOT / "doc/reliability.md", ROOT / "doc/results/torture.json"
 MARKERS = "<!-- torture: dev/torture/page.py -->\n", "<!-- end of torture -->\n"
 
 
-def table(rows):
-    """The rows of one program on one machine."""
-    lines = ["| part | what is done to a run | tried | wrong | minutes |", "|---|---|--:|--:|--:|"]
-    for row in rows:
-        lines.append(f"| {row['part']} | {row['what']} | {row['tried']:,} | {row['wrong']} | {row['seconds'] / 60:.0f} |")
-    tried, wrong, seconds = (sum(row[key] for row in rows) for key in ("tried", "wrong", "seconds"))
-    lines.append(f"| | all | {tried:,} | {wrong} | {seconds / 60:.0f} |")
-    return "\n".join(lines)
-
-
 def text(rows):
+    """A table of all parts, in groups of one program on one machine, and a line about each group."""
     groups = {}
     for row in rows:
         groups.setdefault((row["sanitizers"], row["commit"], row["date"], row["machine"], row["seed"]), []).append(row)
-    parts = []
+    lines = ["| part | what is done to a run | tried | wrong |", "|---|---|--:|--:|"]
+    notes = []
     for (sanitizers, commit, date, machine, seed), group in sorted(groups.items()):
-        program = f"With {sanitizers}" if sanitizers else "As built by `make`"
-        parts.append(f"{program}, commit {commit}, {date}, {machine}, seed {seed}:\n\n{table(group)}\n")
-    return "\n".join(parts)
+        under = f", under {sanitizers}" if sanitizers else ""
+        lines += [f"| {row['part']} | {row['what']}{under} | {row['tried']:,} | {row['wrong']} |" for row in group]
+        notes.append(f"- {', '.join(row['part'] for row in group)}{under}: commit {commit}, {date}, {machine}, seed {seed}")
+    return "\n".join(lines) + "\n\n" + "\n".join(notes) + "\n"
 
 
 def main():

@@ -130,8 +130,8 @@ by_itself() { # COMMAND RUN: of rank 0, without the others
 }
 alone=$(command_of '1. One process' 1)
 here=$(command_of '2. Two processes' 1)
+[ "$(other "$here")" = "$(command_of '2. Two processes' 2)" ] || fail 1 "$page: the commands of two processes differ in more than --rank"
 both=$(command_of '3. Two machines' 1)
-[ "$(other "$both")" = "$(command_of '3. Two machines' 2)" ] || fail 1 "$page: the commands of two machines differ in more than --rank"
 # Sums in another order: the last of a float's seven digits.
 rounding=8
 
@@ -139,7 +139,7 @@ if [ -z "$small" ]; then
     start rank-alone 0 "$alone"
     ended rank-alone 0
     start rank-0 0 "$here"
-    start rank-1 0 "$(command_of '2. Two processes' 2)"
+    start rank-1 0 "$(other "$here")"
     ended rank-0 0 && ended rank-1 0
     log=$scratch/disk-0/run
     compare "the page's two terminals" "$log/one/log.jsonl" "$log/two/log.jsonl" 1 20 $rounding
@@ -153,7 +153,7 @@ if [ -z "$small" ]; then
     fi
 
     lost=$(command_of '2. Two processes' 3)
-    also_lost=$(command_of '2. Two processes' 4)
+    also_lost=$(other "$lost")
     start rank-0 0 "$lost" && start rank-1 0 "$also_lost"
     until_saved 0 100 rank-0 lost
     lose rank-1 # for Ctrl-\, which only a terminal has
@@ -163,19 +163,19 @@ if [ -z "$small" ]; then
     start rank-0 0 "${lost/run\/lost/run\/kept}" && start rank-1 0 "${also_lost/run\/lost/run\/kept}"
     ended rank-0 0 && ended rank-1 0
     compare "the page's lost rank, and two that nobody kills" "$log/kept/log.jsonl" "$log/lost/log.jsonl" 1 400 0
-    start rank-alone 0 "$(command_of '2. Two processes' 5)"
+    start rank-alone 0 "$(command_of '2. Two processes' 4)"
     ended rank-alone 0
 
-    start rank-1 1 "$(command_of '3. Two machines' 2)"
+    start rank-1 1 "$(other "$both")"
     start rank-0 0 "$both"
     ended rank-0 0 'checkpoints: to run/lan of rank 0; rank 1 sends its parts there' && ended rank-1 0
     compare "the page's two machines, and its two terminals" "$log/two/log.jsonl" "$log/lan/log.jsonl" 1 20 0
 
     if [ "$cores" -ge 2 ]; then
-        balanced=$(command_of '3. Two machines' 3)
+        balanced=$(command_of '3. Two machines' 2)
         setsid taskset -c 1 sh -c 'while :; do :; done' &
         busy+=($!)
-        start rank-0 0 "$balanced" && start rank-1 0 "$(command_of '3. Two machines' 4)"
+        start rank-0 0 "$balanced" && start rank-1 0 "$(other "${balanced/-c 0/-c 1}")"
         ended rank-0 0 && ended rank-1 0
         kill "${busy[@]}" && busy=()
         balanced=${balanced#taskset -c 0 }

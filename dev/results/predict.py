@@ -51,10 +51,6 @@ MODELS = {
     if not mixed or name in ALSO_MIXED
 }
 GPUS = ["H200", "4090"]
-# The model whose launches doc/predicted.md compares with their limits, and the least share of a step.
-LIMITED = f"gpt2-124M, {MIXED}"
-LEAST_LOSS = 0.01
-
 # The first measurements of a GPU run (scripts/gpu_check.sh): name, the row's `run` and `attention`, flags, environment.
 MEASURED_FLAGS = ["--model", "gpt2-124M", "--batch-size", "32", "--total-batch-size", "524288"]
 MEASURED = [
@@ -125,10 +121,6 @@ STRONG = [
     ("1558M, Muon", [*GPT2_1558M, "--optimizer", "muon"], 2**20, 1024, 16, [64, 256]),
     ("7B", LLAMA_7B, 2**22, 4096, 4, [64, 1024]),
 ]
-
-# One level of sharding or two: numbers of ranks and sequences of each, for 1558M, and --shard-ranks (0: one level).
-GROUPED = [(64, 16), (256, 4), (512, 2), (1024, 1)]
-GROUPS = [0, 8, 64]
 
 
 def plan(flags, environment=None):
@@ -224,35 +216,6 @@ def steps_table(rows):
     )
 
 
-def limits_table():
-    """The launches of a model that exceed the goals, by reason, with their time per step."""
-    rows, losses = [], {}
-    facts, events = plan(["--gpu", "H200", *MODELS[LIMITED]])
-    step_us = 1e3 * facts["cases"]["mid"]["step_ms"]
-    for event in events:
-        if event["ph"] != "X" or event["cat"] != "kernel":
-            continue
-        args = event["args"]
-        times = facts["middle_micro_batch_counts"] if args["micro_batch"] == 1 else 1
-        # GEMMs only by their op: they have many shapes.
-        what = args["op"].split(" ")[0] if "gemm" in args else event["name"]
-        sums = losses.setdefault((what, args["why longer"]), [0, 0, 0])
-        sums[0] += times * max(0, event["dur"] - args["us at the limit"] / args["share asked"])
-        sums[1] += times * event["dur"]
-        sums[2] += times * args["us at the limit"]
-
-    def cost(us):
-        return [f"{digits(us / 1e3):g}", f"{100 * us / step_us:.1f} %"]
-
-    others = sum(lost for lost, _, _ in losses.values())
-    for (what, why), (lost, us, limit) in sorted(losses.items(), key=lambda item: -item[1][0]):
-        if lost > LEAST_LOSS * step_us:
-            rows.append([what, why, *cost(lost), f"{digits(us / 1e3):g}", f"{100 * limit / us:.0f} %"])
-            others -= lost
-    rows.append(["all others", "", *cost(others), "", ""])
-    return table(["launches", "why", "ms lost in a step", "of the step", "ms in all", "of the limit"], rows, 2)
-
-
 def scales_table():
     rows = []
     for name, flags, all_ranks in SCALES:
@@ -284,19 +247,6 @@ def strong_facts():
             batch = ["--total-batch-size", str(tokens), "--batch-size", str(min(most, tokens // length // ranks))]
             all_facts[name, ranks], _ = plan(["--gpu", "H100", "--world-size", str(ranks), *flags, *batch])
     return all_facts
-
-
-def groups_table():
-    rows = []
-    for name, optimizer in [("AdamW", []), ("Muon", ["--optimizer", "muon"])]:
-        for ranks, sequences in GROUPED:
-            flags = ["--gpu", "H100", "--world-size", str(ranks), *GPT2_1558M, *optimizer, "--batch-size", str(sequences)]
-            cells = []
-            for group in GROUPS:
-                facts = plan(flags + (["--shard-ranks", str(group)] if group else []))[0] if group < ranks else None
-                cells.append(f"{digits(facts['cases']['mid']['step_ms']):g}" if facts else "")
-            rows.append([name, str(ranks), *cells])
-    return table(["1558M, 1 M tokens per step", "ranks", "one level", *(f"`--shard-ranks {group}`" for group in GROUPS[1:])], rows)
 
 
 def strong_table(strong):
@@ -373,15 +323,11 @@ def main():
     page = ROOT / "doc/predicted.md"
     begin, end = "<!-- predicted steps: dev/results/predict.py -->", "<!-- end of predicted steps -->"
     wanted[page] = between(page, begin, end, steps_table([row for row in rows if row["gpu"] == GPUS[0]]))
-    begin, end = "<!-- limits: dev/results/predict.py -->", "<!-- end of limits -->"
-    wanted[page] = between(page, begin, end, limits_table(), wanted[page])
     page = ROOT / "doc/distributed/scaling.md"
     begin, end = "<!-- scales: dev/results/predict.py -->", "<!-- end of scales -->"
     wanted[page] = between(page, begin, end, scales_table())
     begin, end = "<!-- strong scaling: dev/results/predict.py -->", "<!-- end of strong scaling -->"
     wanted[page] = between(page, begin, end, strong_table(strong_facts()), wanted[page])
-    begin, end = "<!-- two levels: dev/results/predict.py -->", "<!-- end of two levels -->"
-    wanted[page] = between(page, begin, end, groups_table(), wanted[page])
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:

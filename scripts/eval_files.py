@@ -1,4 +1,17 @@
-"""Task files, on which train_gpt scores a model: makes their rows, and writes both formats (doc/formats.md).
+"""Task files, on which train_gpt scores a model: makes their rows, and writes both formats.
+
+Anvil's, *.tasks, little endian. In each row the tokens from `start` up to, not including, `end` are scored, counted from 0 in the whole row.
+
+    bytes   what
+    0..31   int32: magic 20260901, version 1, W bytes per token (2 or 4), K tasks, E examples, R rows; int64: N tokens; zeros up to 1024
+    64 K    of each task: its name, zeros up to 48 bytes; int32: type (TYPES), examples; double: the accuracy of guessing
+    16 E    of each example, int32: its task, the row that is the answer, how many rows, tokens of the context
+    12 R    of each row, int32: tokens after the context, `start`, `end`
+    W N     of each example: the context, then of each row what follows it; the file ends with the last one
+
+llm.c's, hellaswag_val.bin: 1024 bytes of header, int32: magic 20240522, version 1, number of examples, bytes of the longest one; then numbers of 16
+bits: of each example 65535, its bytes, its index, the right completion, completions, tokens of the context, the context, and of each completion its
+tokens and these.
 
 Used by scripts/make_core.py, scripts/make_hellaswag.py and dev/fixtures/make_fixtures.py.
 """

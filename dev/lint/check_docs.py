@@ -174,7 +174,6 @@ PROOFS = {
         "Published GPT-2 124M run": "scripts/run.sh",  # would make one
         "Models": "test/interop/interop_test.cpp dev/interop/check_models.py",
         "Beyond pretraining": "test/data/chat_test.cpp test/python/nanochat_test.py dev/fixtures/make_nanochat_fixture.py",
-        "Optimizers": "test/optim/optimizer_test.cpp dev/fixtures/reference_training.py",
         "Memory and scale": "test/train/zero_test.cpp test/model/model_test.cpp test/train/outer_optimizer_test.cpp",
         "Training on a CPU": "doc/results/against-pytorch.json",
         "Kernel tests in CI": "test/cuda/ dev/emulator/ dev/lint/check_mirrors.py",

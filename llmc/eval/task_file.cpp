@@ -1,4 +1,4 @@
-// See task_file.h; doc/formats.md describes the formats byte by byte.
+// See task_file.h; scripts/eval_files.py describes the formats byte by byte.
 #include "llmc/eval/task_file.h"
 #include <algorithm>
 #include <bit>

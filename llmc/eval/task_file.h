@@ -1,9 +1,9 @@
 /*
 Questions with known answers, as token ids, to score a model with (tasks.h). A file holds one or more tasks with their
 examples. An example is a few rows, one per choice, or a single row whose end the model must predict exactly. The rows
-of an example may share their beginning, the context. There are two formats, distinguished by their first number:
+of an example may share their beginning, the context. Two formats (scripts/eval_files.py) by their first number:
 
-  20260901   Anvil's: any tasks, such as CORE's 22 (scripts/make_core.py); described in doc/formats.md
+  20260901   Anvil's: any tasks, such as CORE's 22 (scripts/make_core.py)
   20240522   llm.c's: one multiple-choice task, such as HellaSwag (scripts/make_hellaswag.py)
 
   const TaskFile file("data/core/core.tasks");

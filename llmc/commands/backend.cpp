@@ -1,5 +1,7 @@
 // See backend.h.
 #include "llmc/commands/backend.h"
+#include <errno.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <algorithm>
 #include <climits>
@@ -10,11 +12,13 @@
 #include <omp.h>
 #endif
 #include "llmc/base/check.h"         // require, format
+#include "llmc/base/file.h"          // open_standard_files, catch_cut_files
 #include "llmc/base/host_limits.h"   // given_cores, share_of_cores, cpu_quota, use_given_cores
-#include "llmc/comm/host.h"          // host_gpus
+#include "llmc/comm/host.h"          // host_gpus, raise_file_limit
 #include "llmc/commands/backends.h"  // cpu_backend, cuda_backend
 #include "llmc/comm/topology.h"      // network_text
 #include "llmc/cpu/kernels.h"        // cpu_kernels
+#include "llmc/run/stop.h"           // outlive_file_limits
 
 namespace {
 
@@ -60,6 +64,7 @@ bool is_on_cpu(const RunFlags& flags) { return flags.device == "cpu" || !why_no_
 // Throws an Error if there is no such device for a rank at this place.
 void check_device(const RunFlags& flags, const Place& place) {
     const std::string why = flags.device == "cpu" ? "" : why_no_cuda();
+    cpu_kernels();  // throws an Error if there are none for this processor
     require(flags.device != "cuda" || why.empty(), "--device cuda: %s", why.c_str());
     if (flags.device == "cpu" || !why.empty()) return;
     const std::string why_not_this = why_no_cuda(place.gpu);  // two ranks never share one
@@ -80,32 +85,15 @@ std::string cpu_dtype(World& world, const RunFlags& flags) {
     return world.ranks.broadcast(world.is_first() && is_on_cpu(flags) ? measured_dtype() : "");
 }
 
-}  // namespace
-
-std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
-    const Place place = world.place();
-    share_errors(world.ranks, [&] { check_device(flags, place); });
-    const std::string dtype = cpu_dtype(world, flags);
-    const std::vector<std::vector<int>> of_host = cores_of_host(world);  // also on GPUs: ranks may differ
-    if (!is_on_cpu(flags) && flags.trains() && place.is_first)
-        std::fprintf(stderr, "%s", unused_gpus_line(num_cuda_gpus(), place.processes).c_str());
-    if (!is_on_cpu(flags)) return cuda_backend(place.gpu, flags);
-    if (flags.device == "auto" && place.is_first) {
-        const std::string line = no_gpu_line(has_cuda(), why_no_cuda(), host_gpus());
-        if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
-    }
-    const int threads = num_threads(place, flags, of_host);
-    return cpu_backend(dtype, threads);
-}
-
 std::string links_text(const World& world, const RunFlags& flags) {
-    if (world.is_alone() || world.group || !world.is_first()) return "";
+    if (world.is_alone() || world.group || !world.is_first() || flags.command == Command::bench_comm) return "";
     const std::string gpus = is_on_cpu(flags) ? "" : cuda_gpu_links();
     const std::string network = world.ranks.num_hosts > 1 ? network_text() : "";
     if (gpus.empty() && network.empty()) return "";
     return "links: " + gpus + (gpus.empty() || network.empty() ? "" : "; ") + network + "\n";
 }
 
+// Makes no OpenMP call itself.
 void check_openmp() {
     constexpr unsigned long kLeastKiB = 256;  // of the main thread and of every other one
     struct rlimit limit = {};
@@ -127,6 +115,38 @@ void check_openmp() {
     const double kib = number * (letter == 'b' ? 0x1p-10 : letter == 'm' ? 0x1p10 : letter == 'g' ? 0x1p20 : 1);
     require(kib >= kLeastStackKiB, "OMP_STACKSIZE=%s: threads need at least %gk; unset it", stack, kLeastStackKiB);
 #endif
+}
+
+}  // namespace
+
+void prepare_process() {
+    open_standard_files();
+    catch_cut_files();
+    outlive_file_limits();
+    prctl(PR_SET_NAME, program_invocation_short_name);  // else ps shows "exe" (omp_spin.h)
+    let_threads_use_given_cores();
+    raise_file_limit();
+    check_openmp();
+}
+
+std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
+    const Place place = world.place();
+    share_errors(world.ranks, [&] { check_device(flags, place); });
+    const std::string dtype = cpu_dtype(world, flags);
+    const std::vector<std::vector<int>> of_host = cores_of_host(world);  // also on GPUs: ranks may differ
+    if (!is_on_cpu(flags) && flags.trains() && place.is_first)
+        std::fprintf(stderr, "%s", unused_gpus_line(num_cuda_gpus(), place.processes).c_str());
+    if (!is_on_cpu(flags)) {
+        world.print(links_text(world, flags));
+        return cuda_backend(place.gpu, flags);
+    }
+    if (flags.device == "auto" && place.is_first) {
+        const std::string line = no_gpu_line(has_cuda(), why_no_cuda(), host_gpus());
+        if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
+    }
+    const int threads = num_threads(place, flags, of_host);
+    world.print(links_text(world, flags));
+    return cpu_backend(dtype, threads);
 }
 
 int CpuShare::threads() const {

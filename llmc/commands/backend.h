@@ -2,6 +2,7 @@
 A device and the data type of weights and activations (fp32 or bf16). Model, optimizer and trainer are compiled once for
 each pair, in cpu_backend.cpp and cuda_backend.cpp; no other code is a template over both.
 
+  prepare_process();                                                              the first call of main()
   const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
   const std::unique_ptr<Session> session = backend->open_session(world, request);
 */
@@ -21,23 +22,17 @@ public:
     virtual ~Backend() = default;
     // Collective: all ranks call each of these. `world` and `request` must outlive the session.
     virtual std::unique_ptr<Session> open_session(World& world, const RunRequest& request) = 0;
-    // --dry-run: a table of the device memory that a run would use. Writes no file.
-    virtual std::string memory_table(World& world, const RunRequest& request) = 0;
-    // Writes the text to stdout. `tokenizer_path`: --tokenizer; "": the model's own.
-    virtual void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,
-                          const GenerateOptions& options) = 0;
-    virtual void chat(World& world, const RunRequest& request, const std::string& tokenizer_path,
-                      const ChatOptions& options) = 0;
-    // A table of the collectives' speed.
-    virtual std::string bench_comm(World& world, const RunFlags& flags, const BenchCommOptions& options) = 0;
+    // The commands `generate`, `chat` and `bench-comm`, and --dry-run: prints, and writes no file.
+    virtual void run_command(World& world, const CommandLine& line, const RunRequest& request) = 0;
 };
 
-// The requested device and dtype. Collective: throws an Error on all ranks if the device is missing on any.
-std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
+// Standard files, signals, limits and cores. Throws an Error if the environment would make OpenMP crash or hang in its
+// first call, or if the stack is too small for the program.
+void prepare_process();
 
-// The line at the start of a run that names what joins its GPUs and hosts, as rank 0's host reports it; "" on other
-// ranks, or if ranks only share memory.
-std::string links_text(const World& world, const RunFlags& flags);
+// The requested device and dtype. Collective: throws an Error on all ranks if the device is missing on any. Prints what
+// joins the GPUs and hosts of a run, as rank 0's host reports it.
+std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
 
 // A rank's threads on the CPU.
 struct CpuShare {
@@ -54,10 +49,6 @@ struct CpuShare {
     std::string quota_line(int host_cores) const;
     std::string warnings(const std::vector<int>& mine, int host_cores) const;
 };
-
-// Throws an Error if the environment would make OpenMP crash or hang in its first call, so none is made here; or if the
-// stack is too small for the program.
-void check_openmp();
 
 // The message at the start of a run for which --device auto chose the CPU: why it uses no GPU, and whether the host has
 // unused ones. "": no message, because the host has no GPU and the build supports none.

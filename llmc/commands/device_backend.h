@@ -22,24 +22,23 @@ public:
         return std::make_unique<DeviceSession<Device, T>>(device_, world, request);
     }
 
-    std::string memory_table(World& world, const RunRequest& request) override {
+    void run_command(World& world, const CommandLine& line, const RunRequest& request) override {
+        const std::string& tokenizer = line.run.tokenizer;  // "": the model's own
+        if (line.run.command == Command::generate)
+            return generate<T>(device_, world, request, tokenizer, line.generate);
+        if (line.run.command == Command::chat) return chat<T>(device_, world, request, tokenizer, line.chat);
+        if (line.run.command == Command::bench_comm) return world.print(bench_comm(world, line.run, line.bench_comm));
         const PreparedRun<Device, T> run = prepare<T>(device_, world, request);
         const bool is_assumed = assumes_vocabulary(request.flags) && !request.resumed() && !request.source;
-        return run.config.derivation + (is_assumed ? kAssumedVocabulary : "") +
-               run.memory.plan(run.config.step, run.config.flags.recompute_mode()).table(run.memory.limit());
+        const RunConfig& config = run.config;
+        world.print(config.derivation + (is_assumed ? kAssumedVocabulary : "") +
+                    run.memory.plan(config.step, config.flags.recompute_mode()).table(run.memory.limit()) + "\n");
     }
 
-    void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,
-                  const GenerateOptions& options) override {
-        ::generate<T>(device_, world, request, tokenizer_path, options);
-    }
+private:
+    Device device_;
 
-    void chat(World& world, const RunRequest& request, const std::string& tokenizer_path,
-              const ChatOptions& options) override {
-        ::chat<T>(device_, world, request, tokenizer_path, options);
-    }
-
-    std::string bench_comm(World& world, const RunFlags& flags, const BenchCommOptions& options) override {
+    std::string bench_comm(World& world, const RunFlags& flags, const BenchCommOptions& options) {
         require(
             !world.is_alone(),
             "`bench-comm` measures communication between ranks, and this is one rank: start it with mpirun, or give "
@@ -50,7 +49,4 @@ public:
         const std::unique_ptr<Comm<Device>> comm = make_comm(world, device_, flags);
         return ::bench_comm(*comm, device_, world.ranks, size_t(options.mib) << 20, options.json, kind_of(device_));
     }
-
-private:
-    Device device_;
 };

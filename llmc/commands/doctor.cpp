@@ -33,7 +33,7 @@
 #include "llmc/comm/host/host_comm.h"  // HostComm
 #include "llmc/comm/ranks.h"           // Ranks
 #include "llmc/comm/topology.h"        // network_text
-#include "llmc/commands/backends.h"    // cuda_gpu_links
+#include "llmc/commands/backends.h"    // look_at_gpu, cuda_gpu_links
 #include "llmc/cpu/kernels.h"          // cpu_kernels
 #include "llmc/data/mixture.h"         // data_sources
 #include "llmc/data/shards.h"          // open_shards
@@ -375,7 +375,7 @@ Finding check_cpu_peak(const RunFlags& config) {
     return ok("MFU", format("of %s (%s, threads: %d)", peak.text().c_str(), dtype.c_str(), cpu.num_threads));
 }
 
-int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu) {
+int doctor(const CommandLine& line) {
 #ifdef __clang__
     const char* compiler = "";  // the version text begins with the compiler's name
 #else

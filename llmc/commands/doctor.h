@@ -12,7 +12,6 @@ time their communication. Exit code 2 if a check fails.
 */
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 #include "llmc/base/processor.h"      // CpuLevel
@@ -37,9 +36,8 @@ struct GpuFacts {
     HostGpus on_host = {};  // also known in a build without CUDA
 };
 
-// Runs all checks, prints one line per finding, and returns the exit code. look_at_gpu(number) returns the facts about
-// this process's GPU.
-int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu);
+// Runs all checks, prints one line per finding, and returns the exit code.
+int doctor(const CommandLine& line);
 
 // The lines and a summary. On ranks above 0 only lines that are not ok.
 std::string text_of(const std::vector<Finding>& findings, int rank = 0);

@@ -1,8 +1,10 @@
 // See command.h.
 #include "llmc/run/command.h"
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include "llmc/base/build_id.h"  // anvil_version, build_id
 #include "llmc/base/check.h"     // require, ensure
 #include "llmc/io/checkpoint.h"  // checkpoint_path
 
@@ -409,17 +411,31 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     if (!resume.empty() && resume.find_first_not_of("0123456789") == std::string::npos && resume.size() < 10 &&
         !std::filesystem::exists(resume, ignored))
         line.given.given["resume"].text = resume = checkpoint_path(line.run.out_dir, std::stol(resume));
+    if (is_train && line.run.launch.supervise && resume.empty()) resume = "auto";
     note_given(line.run, line.given);
     // With the user's own training data, tiny Shakespeare is not a validation set.
     if (line.given.has("train-data") && !line.given.has("val-data")) line.run.val_data.clear();
     return line;
 }
 
-bool names_ranks(int argc, const char* const* argv) {
-    for (int i = 1; i < argc; i++)
-        for (const char* flag : {"--rank", "--world-size", "--master", "--launcher", "--virtual-ranks"})
-            if (std::string(argv[i]).starts_with(flag)) return true;
-    return false;
+CommandLine read_command_line(int argc, const char* const* argv) {
+    constexpr double kMeetingS = 10;  // how long to wait for the other ranks if this one cannot read its flags
+    CommandLine line;
+    const std::string only = argc == 2 ? argv[1] : "";
+    line.is_done = only == "--help-markdown" || only == "--version";
+    if (only == "--help-markdown") std::printf("%s", flags_document().c_str());
+    if (only == "--version") std::printf("train_gpt %s (build %s)\n", anvil_version(), build_id());
+    if (line.is_done) return line;
+    try {
+        return parse_command_line(argc, argv);
+    } catch (const Error&) {
+        for (int i = 1; i < argc; i++)
+            for (const char* flag : {"--rank", "--world-size", "--master", "--launcher", "--virtual-ranks"})
+                if (std::string(argv[i]).starts_with(flag)) throw;
+        line.error = std::current_exception();
+        line.run.comm_timeout_s = kMeetingS;
+        return line;
+    }
 }
 
 std::string flags_document() {

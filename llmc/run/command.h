@@ -5,11 +5,12 @@ The commands of train_gpt and their flags:
   ./train_gpt generate --resume run/default --prompt "Once upon a time"
   ./train_gpt plan --gpu H200 --world-size 64 --depth 24
 
-  const CommandLine line = parse_command_line(argc, argv);
-  if (line.is_done) return kExitOk;                         --help, which has been printed
+  const CommandLine line = read_command_line(argc, argv);
+  if (line.is_done) return kExitOk;                         --help or --version, which has been printed
 */
 #pragma once
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,8 @@ struct CommandLine {
     BenchCommOptions bench_comm;
 
     Flags given;
-    bool is_done = false;  // --help was given, and printed
+    bool is_done = false;           // --help or the like was given, and printed
+    std::exception_ptr error = {};  // what is wrong with the flags, for in_world() to throw on all ranks
 
     // The flags of this command: its own, then those of `train` that it accepts.
     std::vector<Field> fields();
@@ -41,8 +43,9 @@ void note_given(RunFlags& flags, const Flags& given);
 // Throws an Error for an unknown command or flag; if another command has the flag, or had it, the message names that
 // command. `line`, if not null, gets the command even then.
 CommandLine parse_command_line(int argc, const char* const* argv);
-// Whether the flags tell the rank or how to meet the other ranks. For flags that could not be parsed.
-bool names_ranks(int argc, const char* const* argv);
+// The same, but an Error is kept in the result unless the flags tell how to meet the other ranks, which may be what is
+// wrong. So that all ranks end with it.
+CommandLine read_command_line(int argc, const char* const* argv);
 
 // doc/flags.md: the commands with their flags, the recipes, and the exit codes.
 std::string flags_document();

@@ -4,12 +4,14 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include "llmc/base/build_id.h"  // build_id
 #include "llmc/base/check.h"     // require
 #include "llmc/base/file.h"      // read_file, reason_of
 #include "llmc/base/hash.h"      // xxh3, hex64
 #include "llmc/base/json.h"      // OrderedJson
+#include "llmc/data/utf8.h"      // printable
 
 namespace {
 
@@ -61,7 +63,7 @@ void check_results(const std::string& path) {
     close(open_table(path));
 }
 
-void append_result(const std::string& path, const RunFlags& flags, const RunSummary& s, const std::string& status) {
+void append_result(const std::string& path, const RunFlags& flags, const RunSummary& s, const std::string& status) try {
     check_header(path);
     std::error_code ignored;
     const bool is_new = !std::filesystem::exists(path, ignored) || std::filesystem::file_size(path, ignored) == 0;
@@ -78,4 +80,6 @@ void append_result(const std::string& path, const RunFlags& flags, const RunSumm
     const int error = errno;
     close(fd);
     require(written, "--results: cannot write %s: %s", path.c_str(), reason_of(error).c_str());
+} catch (const Error& error) {
+    std::fprintf(stderr, "warning: no row of this run: %s\n", printable(error.what()).c_str());
 }

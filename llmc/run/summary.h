@@ -13,6 +13,7 @@
   ...
 */
 #pragma once
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -21,6 +22,8 @@
 #include <vector>
 #include "llmc/base/check.h"  // format
 #include "llmc/eval/loss.h"   // Evaluation
+
+inline const auto program_start = std::chrono::steady_clock::now();
 
 struct RunSummary {
     Evaluation evaluation;

@@ -26,8 +26,9 @@ around them. The parts, in the order in which a run uses them:
 #include "llmc/model/gpt.h"                 // Gpt
 #include "llmc/run/log.h"                   // RunLog
 #include "llmc/run/log_follower.h"          // LogFollower
+#include "llmc/run/results.h"               // append_result
 #include "llmc/run/stop.h"                  // stop_signal
-#include "llmc/run/summary.h"               // RunSummary
+#include "llmc/run/summary.h"               // RunSummary, summary_text
 #include "llmc/train/loading.h"             // load_initial_state
 #include "llmc/train/outer_optimizer.h"     // OuterOptimizer
 #include "llmc/train/outer_step.h"          // IslandNews, take_outer_step
@@ -98,16 +99,6 @@ public:
     }
 
     const RunConfig& config() const override { return config_; }
-
-    RunFlags asked() const override {
-        RunFlags asked = request_.flags;
-        asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
-        if (!flags_.trains()) return asked;
-        asked.total_batch_size = config_.step.tokens_of_all();
-        asked.warmup_steps = config_.recipe.warmup_steps;
-        if (asked.dtype == "auto") asked.dtype = type_name<T>();
-        return asked;
-    }
 
     bool done() override {
         if (flags_.evaluates()) return true;
@@ -182,47 +173,16 @@ public:
         saving_.finish();
         if (flags_.trains() && is_told_to_stop() && world_.is_first()) say_how_to_continue();
         profiler_.finish();
-        log_.end(state_.step, end_reason(), plans_made(device_), data_.mixture());
-        evaluation_.say_best(end_reason());
-        if (world_.is_first()) std::printf("%s", end_.budget_text().c_str());
+        log_.end(state_.step, end_.reason(), plans_made(device_), data_.mixture());
+        evaluation_.say_best(end_.reason());
+        world_.print(end_.budget_text());
+        if (flags_.summary) world_.print(summary_text(summary()));
+        append_to_results(end_.reason());
     }
 
-    void save_before(const Error& error) override {
-        const bool all_know = world_.is_alone() || dynamic_cast<const SharedError*>(&error);
-        if (flags_.evaluates() || !all_know || error.exit_code != kExitUsage || !is_between_steps_ ||
-            !stepper_->is_whole())
-            return;
-        if (outer_ && state_.step != agreed_step_) return;  // the islands' weights differ between outer steps
-        saving_.log_may_fail = true;
-        try {
-            drain();
-            saving_.finish();
-            if (state_.step > first_step_ && !saving_.has_begun(state_.step) && state_.skipped_in_a_row == 0)
-                save_state(true);
-        } catch (const Error& other) {
-            if (other.exit_code == kExitRank) throw;
-            // The second try of a save may fail as the first one, which is told anyway.
-            if (world_.is_first() && std::string(other.what()) != error.what())
-                std::fprintf(stderr, "warning: no checkpoint of step %lld: %s\n", static_cast<long long>(state_.step),
-                             printable(other.what()).c_str());
-        }
-    }
-
-    std::string end_reason() const override { return end_.reason(); }
-
-    RunSummary summary(double total_s) const override {
-        RunSummary summary{.evaluation = {},
-                           .training_s = state_.training_s,
-                           .total_s = total_s,
-                           .peak_bytes = peak_memory(device_),
-                           .mfu = meter_.mfu_so_far(state_),
-                           .cropped = data_.cropped(),
-                           .tokens = state_.tokens,
-                           .steps = state_.step,
-                           .parameters = model_.parameters.num_parameters,
-                           .layers = config_.shape.num_layers};
-        evaluation_.fill(summary);
-        return summary;
+    void fail(const Error& error) override {
+        save_before(error);
+        append_to_results(format("failed (exit code %d)", error.exit_code));
     }
 
 private:
@@ -279,6 +239,7 @@ private:
 
     // Throws an Error if the run does not fit into memory.
     RunInputs open_inputs() {
+        if (!flags_.results.empty()) on_first_rank(ranks_, [&] { check_results(flags_.results); });
         share_errors(ranks_, [&] { run_.memory.check(config_); });
         return {config_, run_.tokenizer, world_};
     }
@@ -461,7 +422,62 @@ private:
         ensure(false);  // a rank that votes bad_data has an error to throw
     }
 
+    // ---- the end
+
+    // The flags that were asked for, with what was decided at the start and is part of the run from then on. A resumed
+    // run has those of an undisturbed one.
+    RunFlags asked() const {
+        RunFlags asked = request_.flags;
+        asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
+        if (!flags_.trains()) return asked;
+        asked.total_batch_size = config_.step.tokens_of_all();
+        asked.warmup_steps = config_.recipe.warmup_steps;
+        if (asked.dtype == "auto") asked.dtype = type_name<T>();
+        return asked;
+    }
+
+    RunSummary summary() const {
+        const std::chrono::duration<double> since_start = std::chrono::steady_clock::now() - program_start;
+        RunSummary summary{.evaluation = {},
+                           .training_s = state_.training_s,
+                           .total_s = since_start.count(),
+                           .peak_bytes = peak_memory(device_),
+                           .mfu = meter_.mfu_so_far(state_),
+                           .cropped = data_.cropped(),
+                           .tokens = state_.tokens,
+                           .steps = state_.step,
+                           .parameters = model_.parameters.num_parameters,
+                           .layers = config_.shape.num_layers};
+        evaluation_.fill(summary);
+        return summary;
+    }
+
+    void append_to_results(const std::string& status) const {
+        if (!flags_.results.empty() && world_.is_first()) append_result(flags_.results, asked(), summary(), status);
+    }
+
     // ---- saving
+
+    void save_before(const Error& error) {
+        const bool all_know = world_.is_alone() || dynamic_cast<const SharedError*>(&error);
+        if (flags_.evaluates() || !all_know || error.exit_code != kExitUsage || !is_between_steps_ ||
+            !stepper_->is_whole())
+            return;
+        if (outer_ && state_.step != agreed_step_) return;  // the islands' weights differ between outer steps
+        saving_.log_may_fail = true;
+        try {
+            drain();
+            saving_.finish();
+            if (state_.step > first_step_ && !saving_.has_begun(state_.step) && state_.skipped_in_a_row == 0)
+                save_state(true);
+        } catch (const Error& other) {
+            if (other.exit_code == kExitRank) throw;
+            // The second try of a save may fail as the first one, which is told anyway.
+            if (world_.is_first() && std::string(other.what()) != error.what())
+                std::fprintf(stderr, "warning: no checkpoint of step %lld: %s\n", static_cast<long long>(state_.step),
+                             printable(other.what()).c_str());
+        }
+    }
 
     void say_how_to_continue() const {
         const bool by_itself = flags_.resume == "auto" || flags_.resume == flags_.out_dir || flags_.launch.supervise;

@@ -315,6 +315,7 @@ std::string RunRequest::changed(const std::vector<const char*>& names) const {
 RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     RunRequest request{.flags = line.run};
     RunFlags& flags = request.flags;
+    if (flags.command == Command::bench_comm) return request;
     if (!flags.resume.empty()) {
         if (flags.resume == "auto" && ranks.world_size > 1) check_first_has_newest(flags.out_dir, ranks);
         request.checkpoint = find_together(flags, ranks);
@@ -385,6 +386,8 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         require(!request.resumed() || asked == optimizer,
                 "%s holds the state of --optimizer %s, with which --optimizer %s cannot continue: leave that flag out",
                 request.checkpoint.path.c_str(), optimizer.c_str(), asked.c_str());
+        // Errors that do not depend on the vocabulary come first, before anything is measured.
+        if (!request.resumed() && !request.source) flags.model.shape(1);
     });
     return request;
 }

@@ -28,6 +28,8 @@ struct RunRequest {
     uint64_t verified_bytes = 0;      // of the checkpoint, by this rank
 
     bool resumed() const { return !checkpoint.path.empty(); }
+    // Whether it trains or evaluates, and does not only print.
+    bool needs_session() const { return flags.evaluates() || (flags.command == Command::train && !flags.dry_run); }
     // The flags of these names whose values are not those of the checkpoint's run: "--steps, --seed"; "": none.
     std::string changed(const std::vector<const char*>& names) const;
     // The content of one of the checkpoint's small files.

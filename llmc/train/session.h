@@ -14,20 +14,14 @@ and a model is evaluated and saved only between steps.
 */
 #pragma once
 #include <cstdint>
-#include <string>
 #include "llmc/base/check.h"      // Error
 #include "llmc/run/run_config.h"  // RunConfig
-#include "llmc/run/summary.h"     // RunSummary
 
 class Session {
 public:
     virtual ~Session() = default;
 
     virtual const RunConfig& config() const = 0;
-    // The flags that were asked for, with what was decided at the start and is part of the run from then on. A resumed
-    // run has those of an undisturbed one.
-    virtual RunFlags asked() const = 0;
-
     // Whether the run is over: all steps done, time used up, or told to stop. With the command `eval` it is from the
     // start. All ranks; may throw, as train_step() does.
     virtual bool done() = 0;
@@ -49,14 +43,9 @@ public:
     virtual void score_tasks() = 0;
     virtual void show_sample() = 0;
 
-    // Evaluates the last state and saves it. A run that was told to stop is only saved.
+    // Evaluates the last state and saves it. A run that was told to stop is only saved. Then --summary and --results.
     virtual void finish() = 0;
     // The run ends by this error: saves the last finished step, if its state is complete and all ranks know of the
-    // error.
-    virtual void save_before(const Error& error) = 0;
-
-    // The run's results so far. `total_s`: seconds since the program was started.
-    virtual RunSummary summary(double total_s) const = 0;
-    // Why the run is over, after done(): "finished", "time budget", "patience", a signal.
-    virtual std::string end_reason() const = 0;
+    // error. Then --results.
+    virtual void fail(const Error& error) = 0;
 };

@@ -1,7 +1,7 @@
 /*
 The ranks that train together. They exchange gradients over a Comm (make_comm() in devices.h).
 
-  in_world(line, nullptr, [&](World& world) {              once per rank
+  in_world(line, [&](World& world) {              once per rank
       ...
   });
 */
@@ -9,6 +9,7 @@ The ranks that train together. They exchange gradients over a Comm (make_comm() 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include "llmc/base/build_id.h"        // build_id
@@ -43,6 +44,9 @@ struct World {
     LocalPart local_part() { return {*group, island ? island->first() : 0, together().world_size}; }
     bool is_first() const { return ranks.rank == 0; }
     bool is_alone() const { return ranks.world_size == 1; }
+    void print(const std::string& text) const {
+        if (is_first()) std::printf("%s", text.c_str());
+    }
     // Sets the step for messages about a collective that hangs.
     template <class Device>
     void set_step(Comm<Device>& comm, int64_t step) const {
@@ -59,23 +63,37 @@ inline std::vector<std::pair<std::string, std::string>> alike(const CommandLine&
     return all;
 }
 
-// A single write, so that the lines of several ranks do not mix.
-inline void print_error(const std::exception& error, int rank = 0) {
-    std::fflush(stdout);
-    const std::string who = rank > 0 ? format("rank %d: ", rank) : "";
-    std::fprintf(stderr, "error: %s%s\n", who.c_str(), printable(with_installed_names(error.what())).c_str());
-}
-
-// Thrown in place of an Error that has been printed.
-struct SaidError : Error {
+// Thrown in place of an error that has been printed.
+struct PrintedError : Error {
     using Error::Error;
 };
 
-// Connects the ranks and calls body(world) once per rank. An Error that all ranks throw is printed once, before any of
-// them ends, because a launcher that sees one end kills the others. `wrong_flags`: the error in this rank's flags, if
-// any, with which all ranks shall end.
+// The exit code for an error that ends the program. Prints it, unless that is done: in a single write, so that the lines
+// of several ranks do not mix.
+inline int exit_code_of(const std::exception& error, int rank = 0) {
+    const Error* const ours = dynamic_cast<const Error*>(&error);
+    const bool of_files = dynamic_cast<const std::filesystem::filesystem_error*>(&error);  // an unreadable folder
+    if (!dynamic_cast<const PrintedError*>(&error)) {
+        std::fflush(stdout);
+        const std::string who = rank > 0 ? format("rank %d: ", rank) : "";
+        std::fprintf(stderr, "error: %s%s\n", who.c_str(), printable(with_installed_names(error.what())).c_str());
+    }
+    return ours ? ours->exit_code : of_files ? kExitUsage : kExitInternal;
+}
+
+// Lost output is an error, because printing is part of the command. In a training run it is only a warning, because
+// log.jsonl has the same records.
+inline void check_output(bool is_training) {
+    if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return;
+    const char* const lost = "standard output could not be written, and some of it is lost";
+    require(is_training, "%s: is its disk full?", lost);
+    std::fprintf(stderr, "warning: %s; log.jsonl has all steps\n", lost);
+}
+
+// Connects the ranks and calls body(world) once per rank. An Error that all ranks throw, such as that in one's command
+// line, is printed once, before any of them ends, because a launcher that sees one end kills the others.
 template <class Body>
-void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Body&& body) {
+void in_world(const CommandLine& line, Body&& body) {
     const RunFlags& flags = line.run;
     Launch launch = detect_launch(flags.launch);
     launch.numbers_anew = flags.launch.supervise, launch.may_go_without = Supervised::has_saved();
@@ -100,7 +118,7 @@ void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Bo
     try {
         ranks = join(launch, flags.comm_timeout_s, stop_signal);
     } catch (const Error&) {
-        if (wrong_flags) std::rethrow_exception(wrong_flags);
+        if (line.error) std::rethrow_exception(line.error);
         throw;
     }
     if (Watchdog* watchdog = ranks->watchdog()) watchdog->disk_timeout_s = flags.io_timeout_s;
@@ -109,13 +127,15 @@ void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Bo
     World world{*ranks, nullptr, launch.describe()};
     try {
         share_errors(*ranks, [&] {
-            if (wrong_flags) std::rethrow_exception(wrong_flags);
+            if (line.error) std::rethrow_exception(line.error);
         });
         check_alike(*ranks, alike(line));
         body(world);
     } catch (const SharedError& error) {
-        if (world.is_first()) print_error(error);
+        if (world.is_first()) exit_code_of(error);
         ranks->barrier();
-        throw SaidError(error.exit_code, error.what());
+        throw PrintedError(error.exit_code, error.what());
+    } catch (const std::exception& error) {
+        throw PrintedError(exit_code_of(error, ranks->rank), error.what());
     }
 }

@@ -178,37 +178,37 @@ void remove_leftovers(const std::string& out_dir) {
     attempts.finish();
 }
 
-CheckpointPart::CheckpointPart(const std::string& out_dir, const std::string& name) : tmp_(out_dir + "/" + name) {
+CheckpointWriter::CheckpointWriter(const std::string& out_dir, const std::string& name) : tmp_(out_dir + "/" + name) {
     int64_t step;
     std::string suffix;
     require(parse_name(name, step, suffix) && suffix.starts_with(kBeingWritten),
             "%s is no name of a checkpoint that is being written", name.c_str());
 }
 
-std::string CheckpointPart::name() const { return fs::path(tmp_).filename(); }
+std::string CheckpointWriter::name() const { return fs::path(tmp_).filename(); }
 
-void CheckpointPart::add_text(const std::string& name, const std::string& content) {
+void CheckpointWriter::add_text(const std::string& name, const std::string& content) {
     FileWriter file(tmp_ + "/" + name);
     file.write(content.data(), content.size());
     file.sync_and_close();
     add_record({name, content.size(), xxh3(content.data(), content.size())});
 }
 
-void CheckpointPart::add_tensors(const std::string& name, const std::vector<Tensor>& tensors, const Metadata& metadata,
-                                 const std::function<const void*(const Tensor&)>& data) {
+void CheckpointWriter::add_tensors(const std::string& name, const std::vector<Tensor>& tensors,
+                                   const Metadata& metadata, const std::function<const void*(const Tensor&)>& data) {
     SafetensorsWriter file(tmp_ + "/" + name, tensors, metadata);
     for (const Tensor& tensor : tensors) file.write(data ? data(tensor) : tensor.data, tensor.size_bytes());
     file.finish();
     add_record({name, file.size_bytes(), file.hash(), file.records()});
 }
 
-void CheckpointPart::add_record(const FileRecord& record) {
+void CheckpointWriter::add_record(const FileRecord& record) {
     check_written(tmp_ + "/" + record.name, record.size_bytes, record.hash);
     records_.push_back(record);
 }
 
-ReceivedFile::ReceivedFile(const CheckpointPart& part, const std::string& name)
-    : name_(name), path_(part.path_of(name)), file_(path_) {}
+ReceivedFile::ReceivedFile(const CheckpointWriter& to, const std::string& name)
+    : name_(name), path_(to.path_of(name)), file_(path_) {}
 
 void ReceivedFile::write(const void* data, size_t bytes) {
     file_.write(data, bytes);
@@ -238,7 +238,7 @@ CheckpointWriter::CheckpointWriter(const std::string& out_dir, int64_t step)
 }
 
 CheckpointWriter::~CheckpointWriter() {
-    if (committed_) return;
+    if (committed_ || final_.empty()) return;
     std::error_code ignored;
     remove_folder(tmp_, ignored);
     if (!replaced_.empty() && !exists(final_)) fs::rename(replaced_, final_, ignored);
@@ -249,7 +249,7 @@ void CheckpointWriter::add_records(const std::vector<FileRecord>& records) {
 }
 
 std::string CheckpointWriter::commit() {
-    ensure(!committed_);
+    ensure(!committed_ && !final_.empty());
     FileWriter file(tmp_ + kManifestFile);
     const std::string text = to_json(Manifest{step_, records_});
     file.write(text.data(), text.size());
@@ -345,4 +345,22 @@ void prune(const std::string& out_dir, int keep, int64_t good_step, int64_t best
         attempts.add([&] { remove_checkpoint(path); });
     }
     attempts.finish();
+}
+
+std::string why_not(const std::function<void()>& work) {
+    try {
+        work();
+        return "";
+    } catch (const std::exception& error) {
+        return error.what();
+    }
+}
+
+Untidy tidy(const std::string& out_dir, int keep, int64_t step, int64_t best) {
+    Untidy untidy;
+    if (best >= 0 && exists(checkpoint_path(out_dir, best))) untidy.link = why_not([&] { mark_best(out_dir, best); });
+    untidy.files = why_not([&] { remove_leftovers(out_dir); });
+    const std::string others = why_not([&] { prune(out_dir, keep, step, best); });
+    if (untidy.files.empty()) untidy.files = others;
+    return untidy;
 }

@@ -16,14 +16,13 @@ which nothing reads and which is removed after the next save. Until then the nex
       return to_host(scratch, tensor);       only if the data is not at tensor.data
   });
   checkpoint.commit();                       any Error before this leaves no files
-  remove_leftovers(out_dir);                 these two do what they can; then they throw an Error that says why
-  prune(out_dir, keep, step);                something is left. The checkpoint is saved all the same
+  const Untidy left = tidy(out_dir, keep, step, best);        removes old checkpoints
 
-Several ranks that share OUT write together: one rank has the CheckpointWriter. Once that exists, each other rank has a
-CheckpointPart, whose records it sends to the first before the commit (llmc/checkpoint/saving.h).
+Several ranks that share OUT write together. Once rank 0 has its writer, each other rank opens the same folder, and sends
+its records to rank 0 before the commit (llmc/checkpoint/saving.h).
 
-  CheckpointPart part(out_dir, name);         the writer's name()
-  part.add_tensors("optimizer_00001_of_00002.safetensors", tensors);
+  CheckpointWriter mine(out_dir, name);       the name() of rank 0's
+  mine.add_tensors("optimizer_00001_of_00002.safetensors", tensors);
   ... checkpoint.add_records(records of the others) ...
 
 Loading:
@@ -55,10 +54,16 @@ log ensures that).
 // OUT/step_00001000
 std::string checkpoint_path(const std::string& out_dir, int64_t step);
 
-class CheckpointPart {
+class CheckpointWriter {
 public:
-    // Writes to the folder of a CheckpointWriter, which must exist, in OUT as this rank sees it.
-    CheckpointPart(const std::string& out_dir, const std::string& name);
+    // Creates OUT and the .tmp folder.
+    CheckpointWriter(const std::string& out_dir, int64_t step);
+    // Writes to the folder of another rank's, which must exist, in OUT as this rank sees it.
+    CheckpointWriter(const std::string& out_dir, const std::string& name);
+    ~CheckpointWriter();  // without commit(): removes the .tmp folder, if it created that
+    CheckpointWriter(const CheckpointWriter&) = delete;
+    CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
     std::string name() const;  // of the folder in OUT
 
     void add_text(const std::string& name, const std::string& content);
@@ -70,24 +75,6 @@ public:
 
     const std::vector<FileRecord>& records() const { return records_; }
     std::string path_of(const std::string& name) const { return tmp_ + "/" + name; }
-
-protected:
-    CheckpointPart() = default;
-    std::string tmp_;
-    std::vector<FileRecord> records_;
-
-private:
-    void add_record(const FileRecord& record);  // for a file that was written and read back
-};
-
-class CheckpointWriter : public CheckpointPart {
-public:
-    // Creates OUT and the .tmp folder.
-    CheckpointWriter(const std::string& out_dir, int64_t step);
-    ~CheckpointWriter();  // without commit(): removes the .tmp folder
-    CheckpointWriter(const CheckpointWriter&) = delete;
-    CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-
     // Adds files that other ranks have written.
     void add_records(const std::vector<FileRecord>& records);
 
@@ -95,15 +82,19 @@ public:
     std::string commit();
 
 private:
-    std::string out_dir_, final_, replaced_;
-    int64_t step_;
+    const std::string out_dir_, final_;  // final: empty if another rank created the folder
+    const int64_t step_ = -1;
+    std::string tmp_, replaced_;
+    std::vector<FileRecord> records_;
     bool committed_ = false;
+
+    void add_record(const FileRecord& record);  // for a file that was written; reads it back
 };
 
 // A file of a checkpoint whose bytes come from another rank, in order.
 class ReceivedFile {
 public:
-    ReceivedFile(const CheckpointPart& part, const std::string& name);
+    ReceivedFile(const CheckpointWriter& to, const std::string& name);
     void write(const void* data, size_t bytes);
     // When this returns, the file is on the disk and has been read back. Its record has no tensors.
     FileRecord finish();
@@ -152,3 +143,14 @@ void check_best_is_free(const std::string& out_dir);
 // Cleans up after a killed program and after a commit(): removes .tmp folders, renames .old ones back or removes them.
 // If some cannot be removed, throws an Error after the others.
 void remove_leftovers(const std::string& out_dir);
+
+// Why `work` could not be done; "": it was done.
+std::string why_not(const std::function<void()>& work);
+
+// What tidy() could not do, and why; "" where nothing is left to do.
+struct Untidy {
+    std::string link, files;
+};
+// After a save of `step`: marks the checkpoint of `best` (-1: none), removes leftovers and all but the newest `keep`.
+// Does what it can, and throws nothing.
+Untidy tidy(const std::string& out_dir, int keep, int64_t step, int64_t best);

@@ -9,7 +9,7 @@ around them. The parts, in the order in which a run uses them:
   run_balance.h       each rank's share of a step; outer_step.h: the outer step of islands
   rank_watch.h        whether ranks have the same weights, and how long each computes
   run_evaluation.h    validation, tasks, samples
-  run_saving.h        checkpoints
+  saving.h            checkpoints (llmc/checkpoint/)
   run_end.h           when the run is over and why
 */
 #pragma once
@@ -20,7 +20,7 @@ around them. The parts, in the order in which a run uses them:
 #include <string>
 #include <vector>
 #include "llmc/checkpoint/checkpointing.h"  // RunState
-#include "llmc/checkpoint/run_saving.h"     // RunSaving
+#include "llmc/checkpoint/saving.h"         // Saver
 #include "llmc/data/utf8.h"                 // printable
 #include "llmc/model/flops.h"               // flops_per_token
 #include "llmc/model/gpt.h"                 // Gpt
@@ -78,7 +78,7 @@ public:
           balance_(world, config_),
           end_(config_, world, state_),
           evaluation_(world, run_, data_, model_, balance_, state_, log_),
-          saving_(flags_, ranks_, model_, sharded_, log_) {
+          saver_(flags_, ranks_, run_.tokenizer.facts, model_, sharded_, log_) {
         model_.document_token = flags_.document_token.value_or(-1);
         const ReadBytes read_bytes = load();
         profiler_.plan(first_step_, config_.steps);
@@ -94,7 +94,7 @@ public:
         if (world_.is_first() && comm_.world_size > 1)
             std::printf("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9);
         end_.begin();
-        if (saving_.best_is_unknown()) DeviceSession::validate();
+        if (saver_.best_is_unknown()) DeviceSession::validate();
         last_s_ = now_s();
     }
 
@@ -135,13 +135,13 @@ public:
 
     void save() override {
         // While steps are being skipped the weights may be ruined, and saving them would prune a good checkpoint.
-        if (!saving_.is_saved(state_.step) && state_.skipped_in_a_row == 0) save_state(!flags_.async_checkpoint);
+        if (!saver_.is_saved(state_.step) && state_.skipped_in_a_row == 0) save_state(!flags_.async_checkpoint);
     }
 
     void validate() override {
         const bool is_best = evaluation_.validate();
         hear_evaluation();
-        if (is_best && flags_.save_best && !saving_.keep_as_best(state_.step)) save_state(!flags_.async_checkpoint);
+        if (is_best && flags_.save_best && !saver_.save_as_best(state_.step)) save_state(!flags_.async_checkpoint);
     }
 
     bool is_out_of_patience() const override { return end_.is_out_of_patience() && under_way() == 0; }
@@ -160,8 +160,8 @@ public:
             if (flags_.check_replicas > 0 && (is_last_ || due(flags_.check_replicas))) compare_ranks();
             // Compare first, because ranks that differ have nothing to save. Then save before anything that may fail
             // and that the checkpoint does not need.
-            if (saving_.is_saved(state_.step))
-                saving_.finish();
+            if (saver_.is_saved(state_.step))
+                saver_.finish();
             else
                 save_state(true);
         }
@@ -170,7 +170,7 @@ public:
             score_tasks();
             if (flags_.trains()) show_sample();
         }
-        saving_.finish();
+        saver_.finish();
         if (flags_.trains() && is_told_to_stop() && world_.is_first()) say_how_to_continue();
         profiler_.finish();
         log_.end(state_.step, end_.reason(), plans_made(device_), data_.mixture());
@@ -226,7 +226,7 @@ private:
     double last_s_ = 0;                            // now_s() at the end of the last step
     RunEnd end_;
     RunEvaluation<Device, T> evaluation_;
-    RunSaving<Device, T> saving_;  // the last member, because its threads read the others
+    Saver<Device, T> saver_;  // the last member, because its threads read the others
 
     static double now_s() {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -245,14 +245,14 @@ private:
     }
 
     ReadBytes load() {
-        const InitialState start = load_initial_state(request_, flags_.seed, ranks_, model_, optimizer_, sharded_);
-        state_ = start.state;
+        ReadBytes read_bytes;
+        state_ = load_initial_state(request_, flags_.seed, ranks_, model_, optimizer_, sharded_, read_bytes);
         first_step_ = agreed_step_ = state_.step;
         agreed_training_s_ = state_.training_s;
         if (request_.resumed() && data_.train)
             continue_data(*data_.train, state_, data_key_, flags_, request_, world_.is_first());
         evaluation_.begin(request_.checkpoint.path);
-        return start.read_bytes;
+        return read_bytes;
     }
 
     void open_log(const ReadBytes& read_bytes) {
@@ -282,10 +282,9 @@ private:
             if (flags_.save_best) check_best_is_free(flags_.out_dir);
             follower_ = std::make_unique<LogFollower>(flags_.log_to, flags_.out_dir);
         });
-        saving_.open(state_, request_.resumed(), end_.is_due(state_.step, flags_.val_every),
-                     !world_.is_alone() && !world_.group);
-        if (world_.is_first())
-            report.print(world_.is_alone() ? "one rank" : comm_.describe(), saving_.placement_text());
+        saver_.open(state_, request_.resumed(), end_.is_due(state_.step, flags_.val_every),
+                    !world_.is_alone() && !world_.group);
+        if (world_.is_first()) report.print(world_.is_alone() ? "one rank" : comm_.describe(), saver_.placement_text());
     }
 
     // ---- steps
@@ -321,7 +320,7 @@ private:
         std::vector<Vote> all;
         if (stop_signal()) all.push_back(Vote::stop);
         if (world_.is_first() && end_.out_of_time_here()) all.push_back(Vote::out_of_time);
-        saving_.add_votes(all);
+        saver_.add_votes(all);
         if (data_.scan->has_found()) all.push_back(Vote::bad_data);
         return all;
     }
@@ -330,7 +329,7 @@ private:
     template <class Count>
     void hear(Count&& count) {
         end_.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);
-        saving_.advance(count);
+        saver_.advance(count);
     }
 
     void start_step() {
@@ -464,11 +463,11 @@ private:
             !stepper_->is_whole())
             return;
         if (outer_ && state_.step != agreed_step_) return;  // the islands' weights differ between outer steps
-        saving_.log_may_fail = true;
+        saver_.log_may_fail = true;
         try {
             drain();
-            saving_.finish();
-            if (state_.step > first_step_ && !saving_.has_begun(state_.step) && state_.skipped_in_a_row == 0)
+            saver_.finish();
+            if (state_.step > first_step_ && !saver_.is_saved(state_.step) && state_.skipped_in_a_row == 0)
                 save_state(true);
         } catch (const Error& other) {
             if (other.exit_code == kExitRank) throw;
@@ -487,13 +486,11 @@ private:
             by_itself ? "the same command continues from there" : ("continue with --resume " + flags_.out_dir).c_str());
     }
 
-    void save_state(bool and_wait) { saving_.save(state_.step, saved_texts(), and_wait); }
-
-    // The texts of a checkpoint. First sets those members of state_ that are not kept up to date.
-    SavedTexts saved_texts() {
+    // First sets those members of state_ that are not kept up to date.
+    void save_state(bool and_wait) {
         state_.data_key = data_key_;
         state_.micro_batches = balance_.saved();
         state_.data = ends_by_data_ ? start_of(state_.step).data : data_.train->state();
-        return {run_.tokenizer.facts, state_, asked()};
+        saver_.save(state_, asked(), and_wait);
     }
 };

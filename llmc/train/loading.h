@@ -1,9 +1,10 @@
 /*
 What a run starts from: new weights, another model's weights, or a checkpoint's weights and state. On all ranks:
 
-  const InitialState start = load_initial_state(request, flags.seed, ranks, model, optimizer, sharded);
+  ReadBytes read;
+  const RunState state = load_initial_state(request, flags.seed, ranks, model, optimizer, sharded, read);
   share_weights(request, comm, optimizer.plan, model);             because each rank loads only its own part
-  continue_data(*data.train, start.state, key, flags, request, is_first);      only in a resumed run
+  continue_data(*data.train, state, key, flags, request, is_first);      only in a resumed run
 
 A rank that sees the checkpoint's folder reads the shards that it owns; rank 0 sends the other ranks theirs, in pieces
 over the control plane (parts.h). So everything is read only once. Then the weights are all-gathered over the data
@@ -37,9 +38,11 @@ inline int saved_islands(const ShardedTensors& saved) {
     return islands;
 }
 
-// Calls visit(StatePart) for the weights that a rank owns, always with the name of master weights.
+// Calls visit(StatePart) for all that a rank loads: the weights that it owns, always with the name of master weights,
+// and of a checkpoint also its state.
 template <class Device, class T, class Visit>
-void each_own_weight(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
+void each_loaded(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, bool has_state,
+                 Visit&& visit) {
     const Optimizer<Device, T>& optimizer = state.optimizer;
     const std::vector<ShardPiece>& pieces = optimizer.plan.pieces[size_t(state.place.local(rank))];
     for (size_t i = 0; i < pieces.size(); i++) {
@@ -59,11 +62,7 @@ void each_own_weight(const Gpt<Device, T>& model, const ShardedState<Device, T>&
                         .data = data,
                         .of_all = true});
     }
-}
-// Calls visit(StatePart) for all that a rank loads from a checkpoint: its weights and its state.
-template <class Device, class T, class Visit>
-void each_loaded(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
-    each_own_weight(model, state, rank, visit);
+    if (!has_state) return;
     each_state(state, rank, [&](const StatePart& part) {
         if (!part.is_weight()) visit(part);
     });
@@ -121,15 +120,11 @@ void store_part(Gpt<Device, T>& model, const StatePart& part, int64_t at, const 
 template <class Device, class T>
 void load_tensors(const TensorSource& source, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded) {
     std::vector<float> host;
-    const auto load = [&](const StatePart& part) {
+    each_loaded(model, sharded, sharded.place.rank, source.state != nullptr, [&](const StatePart& part) {
         host.resize(size_t(part.size()));
         source.read(model.parameters, sharded.place, sharded.place.rank, part, host.data());
         store_part(model, part, 0, host.data(), part.size());
-    };
-    if (source.state)
-        each_loaded(model, sharded, sharded.place.rank, load);
-    else
-        each_own_weight(model, sharded, sharded.place.rank, load);
+    });
 }
 
 inline constexpr int64_t kLoadedAtOnce = 1 << 18;  // floats
@@ -139,7 +134,7 @@ template <class Device, class T>
 void send_state(PartSender& part, const TensorSource& source, const Gpt<Device, T>& model,
                 const ShardedState<Device, T>& sharded, int rank) {
     std::vector<float> values;
-    each_loaded(model, sharded, rank, [&](const StatePart& wanted) {
+    each_loaded(model, sharded, rank, true, [&](const StatePart& wanted) {
         values.resize(size_t(wanted.size()));
         source.read(model.parameters, sharded.place, rank, wanted, values.data());
         part.write(values.data(), values.size() * sizeof(float));
@@ -151,7 +146,7 @@ template <class Device, class T>
 void receive_state(Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded) {
     PartReader part(ranks);
     std::vector<float> some;
-    each_loaded(model, sharded, sharded.place.rank, [&](const StatePart& wanted) {
+    each_loaded(model, sharded, sharded.place.rank, true, [&](const StatePart& wanted) {
         for (int64_t at = 0; at < wanted.size(); at += kLoadedAtOnce) {
             const int64_t n = std::min(kLoadedAtOnce, wanted.size() - at);
             some.resize(size_t(n));
@@ -183,30 +178,26 @@ RunState load_run(const RunRequest& request, Ranks& ranks, Gpt<Device, T>& model
     return run_state_of(request.checkpoint_file(kStateFile), folder + "/" + kStateFile);
 }
 
-struct InitialState {
-    RunState state = {};
-    ReadBytes read_bytes = {};  // of all ranks; zeros unless the run is resumed
-};
-
 // Sets the weights, and in a resumed run the sharded state. Collective. Throws an Error on all ranks if any cannot read
-// its part, or if state.json is of another step than manifest.json.
+// its part, or if state.json is of another step than manifest.json. `read_bytes`: of all ranks; zeros unless the run is
+// resumed.
 template <class Device, class T>
-InitialState load_initial_state(const RunRequest& request, uint64_t seed, Ranks& ranks, Gpt<Device, T>& model,
-                                Optimizer<Device, T>& optimizer, const ShardedState<Device, T>& sharded) {
-    InitialState start;
+RunState load_initial_state(const RunRequest& request, uint64_t seed, Ranks& ranks, Gpt<Device, T>& model,
+                            Optimizer<Device, T>& optimizer, const ShardedState<Device, T>& sharded,
+                            ReadBytes& read_bytes) {
+    RunState state;
     if (request.source) {
         share_errors(ranks, [&] { load_tensors(TensorSource{*request.source}, model, sharded); });
-        return start;
+        return state;
     }
     if (!request.resumed()) {
         model.initialize_weights(seed, [&](size_t i, const float* values) { optimizer.set_masters(i, values); });
-        return start;
+        return state;
     }
-    RunState& state = start.state;
     const uint64_t read_before = thread_read_bytes;
     share_errors(ranks, [&] { state = load_run(request, ranks, model, sharded); });
     const uint64_t loaded = thread_read_bytes - read_before;
-    start.read_bytes =
+    read_bytes =
         ranks.joined_value(ReadBytes{request.verified_bytes, request.verified_bytes, loaded, loaded},
                            "what it has read", [](const ReadBytes& a, const ReadBytes& b) {
                                return ReadBytes{a.verified + b.verified, std::max(a.most_verified, b.most_verified),
@@ -220,7 +211,7 @@ InitialState load_initial_state(const RunRequest& request, uint64_t seed, Ranks&
     });
     state.updates = state.updates_of(sharded.place.island());
     if (!sharded.outer) state.island_updates.clear();
-    return start;
+    return state;
 }
 
 // Gives all ranks all weights: a rank has loaded only its own part. New weights are broadcast by rank 0, to make sure

@@ -309,7 +309,7 @@ TEST_CASE("what is in the way of a save is left alone until the new checkpoint i
     {
         CheckpointWriter checkpoint(out, 20);
         CHECK(checkpoint.name() == "step_00000020.tmp.2");
-        CheckpointPart(out, checkpoint.name()).add_text("of_another_rank", "x");
+        CheckpointWriter(out, checkpoint.name()).add_text("of_another_rank", "x");
         CHECK(fs::exists(out + "/step_00000020.tmp.2/of_another_rank"));
         CHECK(find_checkpoint(out).step == 20);
     }
@@ -322,7 +322,7 @@ TEST_CASE("what is in the way of a save is left alone until the new checkpoint i
     remove_leftovers(out);
     CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020"});
     for (const std::string name : {"step_00000020", "step_00000020.old", "step_00000020.tmp.x", "step_20.tmp", ".."})
-        CHECK(contains(error_of([&] { CheckpointPart(out, name); }), name + " is no name of a checkpoint"));
+        CHECK(contains(error_of([&] { CheckpointWriter(out, name); }), name + " is no name of a checkpoint"));
 }
 
 TEST_CASE("of a link that has the name of a checkpoint, only the link is removed", "[checkpoint]") {

@@ -105,44 +105,68 @@ TEST_CASE("checkpoints written in the background are those that were waited for"
     }
 }
 
+// A Saver of a small rank: its votes, and what all ranks have voted.
+struct SmallSaver : Saver<Cpu, float> {
+    SmallSaver(const RunFlags& flags, SmallRank& rank)
+        : Saver(flags, rank.ranks, rank.tokens, *rank.model, ShardedState<Cpu, float>{*rank.optimizer}, rank.log) {}
+    bool votes(Vote vote) const {
+        std::vector<Vote> all;
+        add_votes(all);
+        return std::find(all.begin(), all.end(), vote) != all.end();
+    }
+    void hear(Vote vote, int ranks) {
+        advance([&](Vote of) { return of == vote ? ranks : 0; });
+    }
+};
+
 // A commit that lasts until all ranks have gone on without it.
 TEST_CASE("no rank waits while the checkpoint is made visible and old ones are removed", "[mpi_saving]") {
     const ScratchFolder scratch;
     LocalGroup group(2);
     std::atomic<int> gone_on = 0, good_calls = 0, calls = 0;
+    RunFlags flags;
+    flags.out_dir = scratch / "run";
+    flags.keep = 9;
     group.run([&](int rank) {
         SmallRank self(group, rank);
-        Saver<Cpu, float> saver(scratch / "run", self.ranks, *self.model, *self.optimizer);
-        saver.begin(3, {{}, RunState{.step = 3}, {}}, [&](const SavedCheckpoint& saved) {
+        SmallSaver saver(flags, self);
+        saver.before_tidying = [&] {
             calls++;
-            if (saved.step == 3 && verify(saved.path).why.empty() && wait_until([&] { return gone_on == 2; }, 60))
+            if (verify(step_folder(flags.out_dir, 3)).why.empty() && wait_until([&] { return gone_on == 2; }, 60))
                 good_calls++;
-        });
-        CHECK_FALSE(saver.is_committing());
-        REQUIRE(wait_until([&] { return saver.is_written(); }, 60));
+        };
+        saver.save(RunState{.step = 3}, {}, false);
+        REQUIRE(wait_until([&] { return saver.votes(Vote::written); }, 60));
         self.ranks.barrier();
-        saver.commit();
-        CHECK((saver.is_under_way() && saver.is_committing()));
-        CHECK_FALSE((saver.is_written() || saver.is_committed()));  // what a vote says is of one part of it
+        saver.hear(Vote::written, 1);  // not all: nothing happens
+        CHECK(saver.votes(Vote::written));
+        saver.hear(Vote::written, 2);
+        CHECK(saver.is_under_way());
+        CHECK_FALSE(
+            (saver.votes(Vote::written) || saver.votes(Vote::committed)));  // what a vote says is of one part of it
         gone_on++;
         self.ranks.barrier();
-        if (rank == 0) CHECK(wait_until([&] { return saver.is_committed(); }, 60));
+        if (rank == 0) CHECK(wait_until([&] { return saver.votes(Vote::committed); }, 60));
         self.ranks.barrier();
-        CHECK(saver.is_committed() == (rank == 0));
-        CHECK(saver.finish().path == step_folder(scratch / "run", 3));
+        CHECK(saver.votes(Vote::committed) == (rank == 0));
+        CHECK(saver.is_under_way());
+        saver.hear(Vote::committed, 1);
         CHECK_FALSE(saver.is_under_way());
+        CHECK(saver.is_saved(3));
     });
     CHECK((calls == 1 && good_calls == 1));
     // What goes wrong in it is everybody's, and the next save begins as if nothing had been.
     group.run([&](int rank) {
         SmallRank self(group, rank);
-        Saver<Cpu, float> saver(scratch / "run", self.ranks, *self.model, *self.optimizer);
-        saver.begin(4, {{}, RunState{.step = 4}, {}},
-                    [](const SavedCheckpoint&) { throw Error(kExitUsage, "cannot remove it"); });
+        SmallSaver saver(flags, self);
+        saver.before_tidying = [] { throw Error(kExitUsage, "cannot remove it"); };
+        saver.save(RunState{.step = 4}, {}, false);
+        CHECK(saver.is_saved(4));
         CHECK(contains(error_of([&] { saver.finish(); }), "cannot remove it"));
-        CHECK_FALSE(saver.is_under_way());
-        saver.begin(5, {{}, RunState{.step = 5}, {}});
-        CHECK(saver.finish().step == 5);
+        CHECK_FALSE((saver.is_under_way() || saver.is_saved(4)));
+        saver.before_tidying = {};
+        saver.save(RunState{.step = 5}, {}, true);
+        CHECK(saver.is_saved(5));
     });
     CHECK(checkpoint_steps(scratch / "run") == std::vector<int64_t>{3, 4, 5});
 }
@@ -154,17 +178,19 @@ TEST_CASE("what is being saved is the state at that moment, whatever training do
         SmallRank self(group, rank);
         RunFlags config;
         RunState state{.step = 3, .tokens = 77};
-        Saver<Cpu, float> saver(scratch / "waited", self.ranks, *self.model, *self.optimizer);
-        saver.begin(state.step, {{}, state, config});
-        CHECK(saver.is_under_way());
-        CHECK(saver.finish().step == 3);
+        config.out_dir = scratch / "waited";
+        SmallSaver saver(config, self);
+        saver.save(state, {}, true);
         CHECK_FALSE(saver.is_under_way());
 
-        Saver<Cpu, float> meanwhile(scratch / "meanwhile", self.ranks, *self.model, *self.optimizer);
-        meanwhile.begin(state.step, {{}, state, config});
+        config.out_dir = scratch / "meanwhile";
+        SmallSaver meanwhile(config, self);
+        meanwhile.save(state, {}, false);
+        CHECK(meanwhile.is_under_way());
         state = {};
         self.fill(99);
-        CHECK(meanwhile.finish().path == step_folder(scratch / "meanwhile", 3));
+        meanwhile.finish();
+        CHECK(meanwhile.is_saved(3));
     });
     CHECK(difference(step_folder(scratch / "waited", 3), step_folder(scratch / "meanwhile", 3)) == "");
 }

@@ -20,6 +20,8 @@ struct SmallRank {
     ShardingPlan plan;
     std::unique_ptr<Gpt<Cpu>> model;
     std::unique_ptr<Optimizer<Cpu>> optimizer;
+    TokenFacts tokens;
+    RunLog log;  // silent
 
     SmallRank(LocalGroup& group, int rank) : ranks(group, rank), comm(group, rank, cpu) {
         plan = plan_sharding(list, {.world_size = group.world_size});

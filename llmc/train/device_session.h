@@ -16,7 +16,7 @@ around them. The parts, in the order in which a run uses them:
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 #include "llmc/checkpoint/checkpointing.h"  // RunState
@@ -26,12 +26,12 @@ around them. The parts, in the order in which a run uses them:
 #include "llmc/model/gpt.h"                 // Gpt
 #include "llmc/run/log.h"                   // RunLog
 #include "llmc/run/log_follower.h"          // LogFollower
-#include "llmc/run/results.h"               // append_result
+#include "llmc/run/results.h"               // check_results, append_result
 #include "llmc/run/stop.h"                  // stop_signal
 #include "llmc/run/summary.h"               // RunSummary, summary_text
 #include "llmc/train/loading.h"             // load_initial_state
 #include "llmc/train/outer_optimizer.h"     // OuterOptimizer
-#include "llmc/train/outer_step.h"          // IslandNews, take_outer_step
+#include "llmc/train/outer_step.h"          // IslandStates, apply_outer_step
 #include "llmc/train/prepare.h"             // prepare, settle_kernels
 #include "llmc/train/rank_watch.h"          // RankWatch
 #include "llmc/train/run_balance.h"         // RunBalance
@@ -49,54 +49,14 @@ class DeviceSession : public Session {
 public:
     // Makes the model and sets it to the run's initial state. Collective.
     DeviceSession(Device& device, World& world, const RunRequest& request)
-        : device_(device),
-          world_(world),
-          ranks_(world.ranks),
-          request_(request),
-          run_(prepare<T>(device, world, request)),
-          config_(run_.config),
-          flags_(config_.flags),
-          peak_(has_own_device() ? peak_of<T>(device, flags_.peak_flops) : DevicePeak{}),  // before memory is taken
-          data_(open_inputs()),
-          passes_{flags_.recompute_mode(), flags_.fp8(), run_.memory.head_rows(config_), flags_.amax_history()},
-          kernels_(settle_kernels(device, run_, ranks_, data_, passes_.head_rows)),
-          comm_(*run_.comm),
-          place_{flags_.islands_of_run(), ranks_.world_size, ranks_.rank},
-          profiler_(device, world, flags_),
-          model_(device, run_.parameters, config_.step.B, config_.step.T, passes_, comm_,
-                 gradient_list(run_.parameters, run_.sharding,
-                               gradient_layout(run_.sharding, config_.step.shards_gradients()))),
-          optimizer_(device, model_.parameters, run_.sharding, world.together().rank, config_.recipe.rules),
-          outer_(place_.islands > 0 ? std::make_unique<OuterOptimizer<Device, T>>(world, model_, optimizer_, comm_,
-                                                                                  place_.islands, flags_.outer())
-                                    : nullptr),
-          sharded_{optimizer_, outer_ ? &outer_->state() : nullptr, place_, model_.acts.amax},
-          data_key_(data_key(flags_, data_.train_hash(), config_.step, ranks_.world_size,
-                             separator_of(flags_, run_.tokenizer))),
-          meter_(config_, flops_per_token(model_.parameters, config_.step.T),
-                 peak_of_all(ranks_, peak_.flops, world.group != nullptr), world.is_alone()),
-          balance_(world, config_),
-          end_(config_, world, state_),
-          evaluation_(world, run_, data_, model_, balance_, state_, log_),
-          saver_(flags_, ranks_, run_.tokenizer.facts, model_, sharded_, log_) {
-        model_.document_token = flags_.document_token.value_or(-1);
-        const ReadBytes read_bytes = load();
-        profiler_.plan(first_step_, config_.steps);
-        share_weights(request_, comm_, optimizer_.plan, model_);
-        if (outer_) outer_->begin();
-        StepConfig how = config_.step;
-        how.first_rank = place_.island() * place_.size();
-        stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, comm_, how, state_.updates);
+        : device_(device), world_(world), request_(request), run_(prepare<T>(device, world, request)) {
+        open_inputs();
+        make_model();
+        const ReadBytes read_bytes = load_state();
         open_log(read_bytes);
-        if (flags_.trains()) balance_.begin(state_.step, state_.micro_batches, *data_.train, *stepper_, log_);
-        watch_ = std::make_unique<RankWatch<Device, T>>(ranks_, comm_, device);
-        if (outer_) watch_->compare(model_);  // loading shares weights within an island only, so compare all islands
-        if (world_.is_first() && comm_.world_size > 1)
-            std::printf("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9);
-        end_.begin();
-        if (saver_.best_is_unknown()) DeviceSession::validate();
-        last_s_ = now_s();
+        begin();
     }
+    ~DeviceSession() override { saver_.reset(); }  // first, because its threads read the other parts
 
     const RunConfig& config() const override { return config_; }
 
@@ -112,9 +72,9 @@ public:
     bool due(int64_t every) const override { return under_way() == 0 && end_.is_due(state_.step, every); }
 
     void train_step() override {
-        balance_.before_step(state_.step);
+        balance_->before_step(state_.step);
         start_step();
-        say_graph_error();
+        warn_of_graph();
         if (end_.is_outer_step(next_step())) {
             drain();
             outer_step();
@@ -125,34 +85,36 @@ public:
 
     void compare_ranks() override {
         if (world_.is_alone()) return;
-        const RankReport report = watch_->compare(model_);
+        const RankReport report = watch_->compare(*model_);
         log_.ranks(state_.step, report.weight_hash, report.min_ms, report.median_ms, report.max_ms, report.slowest,
-                   watch_->all_ms(), balance_.sequences());
+                   watch_->all_ms(), balance_->sequences());
         // No warning about virtual ranks: they share the cores of one process, so none of them is a slow machine.
         if (world_.is_first() && !world_.group && report.has_straggler())
-            std::fprintf(stderr, "warning: %s%s\n", report.straggler_text().c_str(), balance_.advice().c_str());
+            std::fprintf(stderr, "warning: %s%s\n", report.straggler_text().c_str(), balance_->advice().c_str());
     }
 
     void save() override {
         // While steps are being skipped the weights may be ruined, and saving them would prune a good checkpoint.
-        if (!saver_.is_saved(state_.step) && state_.skipped_in_a_row == 0) save_state(!flags_.async_checkpoint);
+        if (!saver_->is_saved(state_.step) && state_.skipped_in_a_row == 0)
+            saver_->save(whole_state(), asked(), !flags_.async_checkpoint);
     }
 
     void validate() override {
-        const bool is_best = evaluation_.validate();
-        hear_evaluation();
-        if (is_best && flags_.save_best && !saver_.save_as_best(state_.step)) save_state(!flags_.async_checkpoint);
+        const bool is_best = evaluation_->validate();
+        end_.apply_votes(evaluation_->is_stopped(), false);  // as all ranks know
+        if (is_best && flags_.save_best && !saver_->save_as_best(state_.step))
+            saver_->save(whole_state(), asked(), !flags_.async_checkpoint);
     }
 
     bool is_out_of_patience() const override { return end_.is_out_of_patience() && under_way() == 0; }
     bool is_told_to_stop() const override { return end_.stop_reason() != nullptr; }
     void score_tasks() override {
         if (is_told_to_stop()) return;
-        evaluation_.score_tasks();
-        hear_evaluation();
+        evaluation_->score_tasks();
+        end_.apply_votes(evaluation_->is_stopped(), false);
     }
     void show_sample() override {
-        if (!is_told_to_stop()) evaluation_.show_sample();
+        if (!is_told_to_stop()) evaluation_->show_sample();
     }
 
     void finish() override {
@@ -160,21 +122,21 @@ public:
             if (flags_.check_replicas > 0 && (is_last_ || due(flags_.check_replicas))) compare_ranks();
             // Compare first, because ranks that differ have nothing to save. Then save before anything that may fail
             // and that the checkpoint does not need.
-            if (saver_.is_saved(state_.step))
-                saver_.finish();
+            if (saver_->is_saved(state_.step))
+                saver_->finish();
             else
-                save_state(true);
+                saver_->save(whole_state(), asked(), true);
         }
         if (flags_.evaluates() || !is_stopped_) {
-            if (!evaluation_.has_validated(state_.step)) validate();
+            if (!evaluation_->has_validated(state_.step)) validate();
             score_tasks();
             if (flags_.trains()) show_sample();
         }
-        saver_.finish();
-        if (flags_.trains() && is_told_to_stop() && world_.is_first()) say_how_to_continue();
-        profiler_.finish();
-        log_.end(state_.step, end_.reason(), plans_made(device_), data_.mixture());
-        evaluation_.say_best(end_.reason());
+        saver_->finish();
+        if (flags_.trains() && is_told_to_stop() && world_.is_first()) print_how_to_resume();
+        profiler_->finish();
+        log_.end(state_.step, end_.reason(), plans_made(device_), data_->mixture());
+        evaluation_->print_best(end_.reason());
         world_.print(end_.budget_text());
         if (flags_.summary) world_.print(summary_text(summary()));
         append_to_results(end_.reason());
@@ -190,43 +152,44 @@ private:
 
     Device& device_;
     World& world_;
-    Ranks& ranks_;
+    Ranks& ranks_ = world_.ranks;
     const RunRequest& request_;
     const PreparedRun<Device, T> run_;
-    const RunConfig& config_;
-    const RunFlags& flags_;
-    const DevicePeak peak_;
-    RunInputs data_;
-    const ActivationPolicy passes_;
-    const KernelFacts kernels_;
-    Comm<Device>& comm_;  // with islands: among the ranks of this one
-    const IslandPlace place_;
-    StepProfiler<Device, T> profiler_;
-    Gpt<Device, T> model_;
-    Optimizer<Device, T> optimizer_;
-    const std::unique_ptr<OuterOptimizer<Device, T>> outer_;  // null without islands
-    const ShardedState<Device, T> sharded_;
-    const uint64_t data_key_;
-    StepMeter meter_;
+    const RunConfig& config_ = run_.config;
+    const RunFlags& flags_ = config_.flags;
+    Comm<Device>& comm_ = *run_.comm;  // with islands: among the ranks of this one
+    const IslandPlace place_ = {flags_.islands_of_run(), ranks_.world_size, ranks_.rank};
+
+    // The parts, which the functions of "the start" make.
+    DevicePeak peak_;
+    std::optional<RunInputs> data_;
+    KernelFacts kernels_;
+    std::optional<StepProfiler<Device, T>> profiler_;
+    std::optional<Gpt<Device, T>> model_;
+    std::optional<Optimizer<Device, T>> optimizer_;
+    std::optional<OuterOptimizer<Device, T>> outer_;  // only with islands
+    std::optional<StepMeter> meter_;
+    std::optional<RunBalance<Device, T>> balance_;
+    std::optional<Stepper<Device, T>> stepper_;
+    RunLog log_;  // writes on rank 0 only
+    std::optional<LogFollower> follower_;
+    std::optional<RankWatch<Device, T>> watch_;
+    RunEnd end_ = {config_, world_, state_};
+    std::optional<RunEvaluation<Device, T>> evaluation_;
+    std::optional<Saver<Device, T>> saver_;
+
     RunState state_;
-    RunBalance<Device, T> balance_;
+    uint64_t data_key_ = 0;
     int64_t first_step_ = 0, agreed_step_ = 0;  // agreed: the last step after which all islands had the same weights
     int64_t unlearned_in_a_row_ = 0;            // the last steps, if they had no target to learn
-    bool said_graph_error_ = false;
-    bool ends_by_data_ = false;     // a rank's data cannot be used; the ranks' loaders are ahead of state_
-    bool is_between_steps_ = true;  // false while finish_step() updates state_
-    std::unique_ptr<Stepper<Device, T>> stepper_;
-    RunLog log_;  // writes on rank 0 only
-    std::unique_ptr<LogFollower> follower_;
-    std::unique_ptr<RankWatch<Device, T>> watch_;
+    bool warned_of_graph_ = false;
+    bool ends_by_data_ = false;                  // a rank's data cannot be used; the ranks' loaders are ahead of state_
+    bool has_bad_data_ = false;                  // on a rank of this island; other islands do not know yet
+    bool is_between_steps_ = true;               // false while finish_step() updates state_
+    bool is_stopped_ = false, is_last_ = false;  // set by done(): stopped on request; ended by itself
     std::array<StepStart, kMostUnderWay> starts_;  // of the steps in flight
     double agreed_training_s_ = 0;                 // rank 0's training_s, as of the last result
-    bool has_bad_data_ = false;                    // on a rank of this island; other islands do not know yet
-    bool is_stopped_ = false, is_last_ = false;    // set by done(): stopped on request; ended by itself
     double last_s_ = 0;                            // now_s() at the end of the last step
-    RunEnd end_;
-    RunEvaluation<Device, T> evaluation_;
-    Saver<Device, T> saver_;  // the last member, because its threads read the others
 
     static double now_s() {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -234,31 +197,63 @@ private:
 
     // ---- the start
 
-    // Whether this rank measures its device's peak: only for training, and of virtual ranks only the first.
-    bool has_own_device() const { return flags_.trains() && (!world_.group || world_.is_first()); }
-
-    // Throws an Error if the run does not fit into memory.
-    RunInputs open_inputs() {
-        if (!flags_.results.empty()) on_first_rank(ranks_, [&] { check_results(flags_.results); });
-        share_errors(ranks_, [&] { run_.memory.check(config_); });
-        return {config_, run_.tokenizer, world_};
+    ActivationPolicy passes() const {
+        return {flags_.recompute_mode(), flags_.fp8(), run_.memory.head_rows(config_), flags_.amax_history()};
     }
 
-    ReadBytes load() {
+    // Throws an Error if the run does not fit into memory.
+    void open_inputs() {
+        if (!flags_.results.empty()) on_first_rank(ranks_, [&] { check_results(flags_.results); });
+        // Before memory is taken; only for training, and of virtual ranks only the first.
+        if (flags_.trains() && (!world_.group || world_.is_first())) peak_ = peak_of<T>(device_, flags_.peak_flops);
+        share_errors(ranks_, [&] { run_.memory.check(config_); });
+        data_.emplace(config_, run_.tokenizer, world_);
+        kernels_ = settle_kernels(device_, run_, ranks_, *data_, passes().head_rows);
+        data_key_ = data_key(flags_, data_->train_hash(), config_.step, ranks_.world_size,
+                             separator_of(flags_, run_.tokenizer));
+    }
+
+    // Takes the device's memory. Then what needs the model.
+    void make_model() {
+        profiler_.emplace(device_, world_, flags_);
+        model_.emplace(device_, run_.parameters, config_.step.B, config_.step.T, passes(), comm_,
+                       gradient_list(run_.parameters, run_.sharding,
+                                     gradient_layout(run_.sharding, config_.step.shards_gradients())));
+        model_->document_token = flags_.document_token.value_or(-1);
+        optimizer_.emplace(device_, model_->parameters, run_.sharding, world_.together().rank, config_.recipe.rules);
+        if (place_.islands > 0) outer_.emplace(world_, *model_, *optimizer_, comm_, place_.islands, flags_.outer());
+        meter_.emplace(config_, flops_per_token(model_->parameters, config_.step.T),
+                       peak_of_all(ranks_, peak_.flops, world_.group != nullptr), world_.is_alone());
+        balance_.emplace(world_, config_);
+        evaluation_.emplace(world_, run_, *data_, *model_, *balance_, state_, log_);
+        saver_.emplace(flags_, ranks_, run_.tokenizer.facts, *model_, sharded(), log_);
+    }
+
+    ShardedState<Device, T> sharded() {
+        return {*optimizer_, outer_ ? &outer_->state() : nullptr, place_, model_->acts.amax};
+    }
+
+    ReadBytes load_state() {
         ReadBytes read_bytes;
-        state_ = load_initial_state(request_, flags_.seed, ranks_, model_, optimizer_, sharded_, read_bytes);
+        state_ = load_initial_state(request_, flags_.seed, ranks_, *model_, *optimizer_, sharded(), read_bytes);
         first_step_ = agreed_step_ = state_.step;
         agreed_training_s_ = state_.training_s;
-        if (request_.resumed() && data_.train)
-            continue_data(*data_.train, state_, data_key_, flags_, request_, world_.is_first());
-        evaluation_.begin(request_.checkpoint.path);
+        if (request_.resumed() && data_->train)
+            continue_data(*data_->train, state_, data_key_, flags_, request_, world_.is_first());
+        evaluation_->begin(request_.checkpoint.path);
+        share_weights(request_, comm_, optimizer_->plan, *model_);
+        if (outer_) outer_->begin();
+        profiler_->plan(first_step_, config_.steps);
+        StepConfig how = config_.step;
+        how.first_rank = place_.island() * place_.size();
+        stepper_.emplace(*model_, *optimizer_, comm_, how, state_.updates);
         return read_bytes;
     }
 
     void open_log(const ReadBytes& read_bytes) {
         const StartReport report{.request = request_,
                                  .config = config_,
-                                 .data = data_,
+                                 .data = *data_,
                                  .tokenizer = run_.tokenizer,
                                  .device = describe(device_),
                                  .on_gpu = Device::kAsynchronous,
@@ -267,11 +262,11 @@ private:
                                  .place = place_,
                                  .outer_size = outer_ ? outer_->state().size() : 0,
                                  .kernels = kernels_,
-                                 .head_rows = passes_.head_rows,
-                                 .num_parameters = model_.parameters.num_parameters,
-                                 .flops_per_token = meter_.flops_per_token,
+                                 .head_rows = passes().head_rows,
+                                 .num_parameters = model_->parameters.num_parameters,
+                                 .flops_per_token = meter_->flops_per_token,
                                  .peak = peak_,
-                                 .all_peak_flops = meter_.all_peak_flops};
+                                 .all_peak_flops = meter_->all_peak_flops};
         if (flags_.evaluates()) {
             if (!world_.is_first()) return;
             log_ = RunLog::on_console({.steps = config_.shown_steps()});
@@ -280,11 +275,25 @@ private:
         on_first_rank(ranks_, [&] {
             log_ = report.begin_log(state_, read_bytes);
             if (flags_.save_best) check_best_is_free(flags_.out_dir);
-            follower_ = std::make_unique<LogFollower>(flags_.log_to, flags_.out_dir);
+            follower_.emplace(flags_.log_to, flags_.out_dir);
         });
-        saver_.open(state_, request_.resumed(), end_.is_due(state_.step, flags_.val_every),
-                    !world_.is_alone() && !world_.group);
-        if (world_.is_first()) report.print(world_.is_alone() ? "one rank" : comm_.describe(), saver_.placement_text());
+        saver_->open(state_, request_.resumed(), end_.is_due(state_.step, flags_.val_every),
+                     !world_.is_alone() && !world_.group);
+        if (world_.is_first())
+            report.print(world_.is_alone() ? "one rank" : comm_.describe(), saver_->placement_text());
+    }
+
+    // What remains before the first step.
+    void begin() {
+        if (flags_.trains()) balance_->begin(state_.step, state_.micro_batches, *data_->train, *stepper_, log_);
+        watch_.emplace(ranks_, comm_, device_);
+        if (outer_) watch_->compare(*model_);  // loading shares weights within an island only, so compare all islands
+        if (comm_.world_size > 1)
+            world_.print(
+                format("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9));
+        end_.begin();
+        if (saver_->best_is_unknown()) validate();
+        last_s_ = now_s();
     }
 
     // ---- steps
@@ -298,9 +307,9 @@ private:
     bool is_any_due(int64_t step) const {
         if (end_.is_last(step)) return true;
         const auto due_every = [&](int64_t every) { return end_.is_due(step, every); };
-        return (data_.val && due_every(flags_.val_every)) ||
-               (!data_.tasks.empty() && due_every(flags_.eval_tasks_every)) ||
-               (!data_.prompt.empty() && due_every(flags_.sample_every)) || due_every(flags_.checkpoint_every) ||
+        return (data_->val && due_every(flags_.val_every)) ||
+               (!data_->tasks.empty() && due_every(flags_.eval_tasks_every)) ||
+               (!data_->prompt.empty() && due_every(flags_.sample_every)) || due_every(flags_.checkpoint_every) ||
                (!world_.is_alone() && due_every(flags_.check_replicas));
     }
 
@@ -310,9 +319,9 @@ private:
     }
 
     // Warns once if a step could not be captured.
-    void say_graph_error() {
-        if (said_graph_error_ || stepper_->graph_error().empty()) return;
-        said_graph_error_ = true;
+    void warn_of_graph() {
+        if (warned_of_graph_ || stepper_->graph_error().empty()) return;
+        warned_of_graph_ = true;
         std::fprintf(stderr, "warning: no CUDA graph, steps continue without: %s\n", stepper_->graph_error().c_str());
     }
 
@@ -320,36 +329,31 @@ private:
         std::vector<Vote> all;
         if (stop_signal()) all.push_back(Vote::stop);
         if (world_.is_first() && end_.out_of_time_here()) all.push_back(Vote::out_of_time);
-        saver_.add_votes(all);
-        if (data_.scan->has_found()) all.push_back(Vote::bad_data);
+        saver_->add_votes(all);
+        if (data_->scan->has_found()) all.push_back(Vote::bad_data);
         return all;
     }
 
     // Acts on the votes of a step, as all ranks do after the same step. count(vote): how many ranks cast it.
     template <class Count>
-    void hear(Count&& count) {
-        end_.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);
-        saver_.advance(count);
+    void apply_votes(Count&& count) {
+        end_.apply_votes(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);
+        saver_->advance(count);
     }
 
     void start_step() {
         const int64_t next = next_step();
         if (under_way() == 0) last_s_ = now_s();
         world_.set_step(comm_, next + 1);
-        model_.set_windows(config_.window_fraction(next));
-        const auto watch = profiler_.watch(next);
+        model_->set_windows(config_.window_fraction(next));
+        const auto watch = profiler_->watch(next);
         StepStart& start = start_of(next);
-        start.data = data_.train->state();
+        start.data = data_->train->state();
         start.schedule_step = config_.schedule_step(next, known_training_s());
-        stepper_->start(*data_.train, config_.recipe.rates(start.schedule_step, config_.steps), votes(),
+        stepper_->start(*data_->train, config_.recipe.rates(start.schedule_step, config_.steps), votes(),
                         world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0, next);
-        start.cropped = data_.cropped();
-        model_.set_windows(1);
-    }
-
-    // An evaluation that a signal to some rank has ended is known to all ranks.
-    void hear_evaluation() {
-        if (evaluation_.is_stopped()) end_.hear(true, false);
+        start.cropped = data_->cropped();
+        model_->set_windows(1);
     }
 
     // Takes the result of the oldest step in flight. It arrives while the next step is being computed.
@@ -367,8 +371,8 @@ private:
         agreed_training_s_ = double(step.sums.elapsed_us) * 1e-6;
         state_.tokens += config_.step.tokens_of_all();
         const CommCost cost = watch_->step(step_s * 1e3);
-        balance_.step(stepper_->micro_batches_ms());
-        StepRecord record = meter_.record(state_.step, step, start_of(state_.step), step_s, cost);
+        balance_->step(stepper_->micro_batches_ms());
+        StepRecord record = meter_->record(state_.step, step, start_of(state_.step), step_s, cost);
         if (flags_.time_budget_s > 0) record.left_s = flags_.time_budget_s - state_.training_s;
         state_.learning_rate = record.lr;
         state_.updates = step.updates;
@@ -376,37 +380,37 @@ private:
         state_.step++;
         is_between_steps_ = true;
         log_.step(record);  // may throw: by now the step is complete and can be saved
-        profiler_.finish_step(record.step - 1);
+        profiler_->finish_step(record.step - 1);
         if (!step.applied)
             log_.skip(state_.step, step.loss, step.norm, step.targets() > 0 ? "not finite" : "nothing to learn");
         if (outer_) return;
-        end_.check_skipped(unlearned_in_a_row_, data_.cropped());
-        hear([&](Vote vote) { return step.count(vote); });
+        end_.check_skipped(unlearned_in_a_row_, data_->cropped());
+        apply_votes([&](Vote vote) { return step.count(vote); });
     }
 
     // Collective over all islands, which have done the same number of steps.
     void outer_step() {
         const double began_s = now_s();
         world_.set_step(comm_, state_.step);
-        IslandNews::OfRank mine{.is_finite = outer_->look(),
-                                .has_bad_data = has_bad_data_,
-                                .skipped_in_a_row = state_.skipped_in_a_row,
-                                .unlearned_in_a_row = unlearned_in_a_row_,
-                                .updates = state_.updates,
-                                .elapsed_us = int64_t(state_.training_s * 1e6)};
+        IslandStates::OfRank mine{.is_finite = outer_->copy_weights(),
+                                  .has_bad_data = has_bad_data_,
+                                  .skipped_in_a_row = state_.skipped_in_a_row,
+                                  .unlearned_in_a_row = unlearned_in_a_row_,
+                                  .updates = state_.updates,
+                                  .elapsed_us = int64_t(state_.training_s * 1e6)};
         for (const Vote vote : votes()) mine.votes[size_t(vote)] = 1;
-        const IslandNews news(ranks_, place_, mine);
-        if (news.has_bad_data()) end_by_data();
-        news.check(state_.step, config_.step.T, data_.cropped());
-        take_outer_step(*outer_, ranks_, state_.step);
+        const IslandStates islands(ranks_, place_, mine);
+        if (islands.has_bad_data()) end_by_data();
+        islands.check(state_.step, config_.step.T, data_->cropped());
+        apply_outer_step(*outer_, ranks_, state_.step);
 
         agreed_step_ = state_.step;
-        news.note(state_);
-        agreed_training_s_ = news.training_s();
+        islands.update(state_);
+        agreed_training_s_ = islands.training_s();
         const double outer_s = now_s() - began_s;
         state_.training_s += outer_s;
         log_.outer(state_.step, outer_s * 1e3, double(outer_->sent_bytes()));
-        hear([&](Vote vote) { return news.count(vote); });
+        apply_votes([&](Vote vote) { return islands.count(vote); });
     }
 
     // Some rank's data cannot be used, so no rank applied the step. All ranks throw the first such rank's error.
@@ -416,7 +420,7 @@ private:
         ends_by_data_ = is_between_steps_ = true;
         share_errors(ranks_, [&] {
             stepper_->rethrow_data_error();
-            data_.scan->rethrow();
+            data_->scan->rethrow();
         });
         ensure(false);  // a rank that votes bad_data has an error to throw
     }
@@ -441,13 +445,13 @@ private:
                            .training_s = state_.training_s,
                            .total_s = since_start.count(),
                            .peak_bytes = peak_memory(device_),
-                           .mfu = meter_.mfu_so_far(state_),
-                           .cropped = data_.cropped(),
+                           .mfu = meter_->mfu_so_far(state_),
+                           .cropped = data_->cropped(),
                            .tokens = state_.tokens,
                            .steps = state_.step,
-                           .parameters = model_.parameters.num_parameters,
+                           .parameters = model_->parameters.num_parameters,
                            .layers = config_.shape.num_layers};
-        evaluation_.fill(summary);
+        evaluation_->fill(summary);
         return summary;
     }
 
@@ -463,12 +467,12 @@ private:
             !stepper_->is_whole())
             return;
         if (outer_ && state_.step != agreed_step_) return;  // the islands' weights differ between outer steps
-        saver_.log_may_fail = true;
+        saver_->log_may_fail = true;
         try {
             drain();
-            saver_.finish();
-            if (state_.step > first_step_ && !saver_.is_saved(state_.step) && state_.skipped_in_a_row == 0)
-                save_state(true);
+            saver_->finish();
+            if (state_.step > first_step_ && !saver_->is_saved(state_.step) && state_.skipped_in_a_row == 0)
+                saver_->save(whole_state(), asked(), true);
         } catch (const Error& other) {
             if (other.exit_code == kExitRank) throw;
             // The second try of a save may fail as the first one, which is told anyway.
@@ -478,7 +482,7 @@ private:
         }
     }
 
-    void say_how_to_continue() const {
+    void print_how_to_resume() const {
         const bool by_itself = flags_.resume == "auto" || flags_.resume == flags_.out_dir || flags_.launch.supervise;
         std::printf(
             "stopped by %s: step %lld is saved in %s; %s\n", end_.stop_reason(), static_cast<long long>(state_.step),
@@ -486,11 +490,11 @@ private:
             by_itself ? "the same command continues from there" : ("continue with --resume " + flags_.out_dir).c_str());
     }
 
-    // First sets those members of state_ that are not kept up to date.
-    void save_state(bool and_wait) {
+    // The state, with those members that are not kept up to date.
+    const RunState& whole_state() {
         state_.data_key = data_key_;
-        state_.micro_batches = balance_.saved();
-        state_.data = ends_by_data_ ? start_of(state_.step).data : data_.train->state();
-        saver_.save(state_, asked(), and_wait);
+        state_.micro_batches = balance_->saved();
+        state_.data = ends_by_data_ ? start_of(state_.step).data : data_->train->state();
+        return state_;
     }
 };

@@ -5,7 +5,7 @@ steps.
 
   OuterOptimizer<Device, T> outer(world, model, optimizer, comm, config);        all ranks
   outer.begin();                             once weights and state have their initial values
-  const bool is_finite = outer.look();       copies this rank's weights; whether all are finite
+  const bool is_finite = outer.copy_weights();       copies this rank's weights; whether all are finite
   outer.exchange();                          if they are on all ranks: collective; false if this rank's result is not
   outer.apply();                             sets this rank's new weights, then all-gathers them in its island
 */
@@ -42,12 +42,12 @@ public:
 
     // Makes the current weights, from which all islands start, the reference.
     void begin() {
-        look();
+        copy_weights();
         std::copy(weights_.begin(), weights_.end(), state_.reference());
         weights_ = {};
     }
 
-    bool look() {
+    bool copy_weights() {
         weights_.resize(size_t(state_.size()));
         each_piece([&](size_t i, const ShardPiece& piece, int64_t at) {
             float* const to = weights_.data() + at;
@@ -89,7 +89,7 @@ private:
     const int islands_;
     const OuterType type_;
     OuterState state_;            // its elements are in the order of the optimizer's state (ShardPiece::state_offset)
-    std::vector<float> weights_;  // from look() until they are sent
+    std::vector<float> weights_;  // from copy_weights() until they are sent
 
     T* weight_of(const ShardPiece& piece) const {
         return model_.weights.data + optimizer_.parameter(piece).offset + piece.begin;

@@ -2,10 +2,10 @@
 The outer step of islands, agreed on by all ranks. First every rank tells all others its state, in a few bytes, so that
 a run that cannot continue ends before any weight is changed, and no rank saves a checkpoint.
 
-  const IslandNews news(ranks, place, {.is_finite = outer.look(), ...});     all ranks, after the same step
-  news.check(step);                             an Error on all ranks if any island cannot continue
-  take_outer_step(outer, ranks, step);          an Error on all ranks if the mean of the weights is not finite
-  news.note(state);                             sets the members of the state that summarize all islands
+  const IslandStates islands(ranks, place, {.is_finite = outer.copy_weights(), ...});     all ranks, after the same step
+  islands.check(step);                          an Error on all ranks if any island cannot continue
+  apply_outer_step(outer, ranks, step);         an Error on all ranks if the mean of the weights is not finite
+  islands.update(state);                        sets the members of the state that summarize all islands
 */
 #pragma once
 #include <algorithm>
@@ -21,35 +21,35 @@ a run that cannot continue ends before any weight is changed, and no rank saves 
 #include "llmc/train/outer_optimizer.h"     // OuterOptimizer
 #include "llmc/train/run_end.h"             // kMostSkippedInARow
 
-class IslandNews {
+class IslandStates {
 public:
-    // One rank's news. All members are int64_t, because they are sent as raw bytes.
+    // Of one rank. All members are int64_t, because they are sent as raw bytes.
     struct OfRank {
         int64_t is_finite, has_bad_data, skipped_in_a_row, unlearned_in_a_row, updates, elapsed_us;
         std::array<int64_t, std::size(StepSums().votes)> votes = {};
     };
 
     // Collective over all islands.
-    IslandNews(Ranks& ranks, const IslandPlace& place, const OfRank& mine)
+    IslandStates(Ranks& ranks, const IslandPlace& place, const OfRank& mine)
         : place_(place), all_(ranks.all_gather_values(mine, "how its island is")) {}
 
     // How many ranks of all islands cast this vote.
     int64_t count(Vote vote) const {
         return std::count_if(all_.begin(), all_.end(),
-                             [&](const OfRank& news) { return news.votes[size_t(vote)] != 0; });
+                             [&](const OfRank& rank) { return rank.votes[size_t(vote)] != 0; });
     }
     bool has_bad_data() const {
-        return std::any_of(all_.begin(), all_.end(), [](const OfRank& news) { return news.has_bad_data != 0; });
+        return std::any_of(all_.begin(), all_.end(), [](const OfRank& rank) { return rank.has_bad_data != 0; });
     }
     double training_s() const { return double(all_[0].elapsed_us) * 1e-6; }  // rank 0's
 
     // `T`, `cropped`: of the data, for the error if an island finds nothing to learn in them.
     void check(int64_t step, int64_t T, double cropped) const {
-        for (const OfRank& news : all_)
-            if (news.unlearned_in_a_row >= kMostSkippedInARow)
+        for (const OfRank& rank : all_)
+            if (rank.unlearned_in_a_row >= kMostSkippedInARow)
                 throw SharedError(kExitUsage, format("an island has had no target to learn in %ld steps in a row, up "
                                                      "to step %ld: %s",
-                                                     news.unlearned_in_a_row, step,
+                                                     rank.unlearned_in_a_row, step,
                                                      unlearned_advice("--train-data", T, cropped).c_str()));
         for (size_t r = 0; r < all_.size(); r++)
             if (!all_[r].is_finite || all_[r].skipped_in_a_row >= kMostSkippedInARow)
@@ -61,13 +61,13 @@ public:
                            (place_.name_of(place_.island_of(int(r))) + (all_[r].is_finite ? " is" : " are")).c_str()));
     }
 
-    void note(RunState& state) const {
+    void update(RunState& state) const {
         state.skipped_in_a_row = 0;
         state.island_updates.clear();
         for (int island = 0; island < place_.count(); island++) {
-            const OfRank& news = all_[size_t(island * place_.size())];
-            state.skipped_in_a_row = std::max(state.skipped_in_a_row, news.skipped_in_a_row);
-            state.island_updates += (island ? "," : "") + std::to_string(news.updates);
+            const OfRank& rank = all_[size_t(island * place_.size())];
+            state.skipped_in_a_row = std::max(state.skipped_in_a_row, rank.skipped_in_a_row);
+            state.island_updates += (island ? "," : "") + std::to_string(rank.updates);
         }
     }
 
@@ -79,7 +79,7 @@ private:
 // Exchanges and applies the outer step. Collective over all islands. Throws a SharedError, with all weights unchanged,
 // if the result is not finite on any rank.
 template <class Device, class T>
-void take_outer_step(OuterOptimizer<Device, T>& outer, Ranks& ranks, int64_t step) {
+void apply_outer_step(OuterOptimizer<Device, T>& outer, Ranks& ranks, int64_t step) {
     const bool is_sound = outer.exchange();
     const std::vector<int64_t> sound = ranks.all_gather_values(int64_t(is_sound), "its part of the outer step");
     for (size_t r = 0; r < sound.size(); r++)

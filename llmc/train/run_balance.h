@@ -51,7 +51,7 @@ public:
         }
         const auto next = divisions_.upper_bound(step);
         if (next != divisions_.begin()) assign(std::prev(next)->second);
-        if (!are_equal(shares_) || !mode().is_equal()) say(step, std::vector<double>(shares_.size(), NAN));
+        if (!are_equal(shares_) || !mode().is_equal()) log_shares(step, std::vector<double>(shares_.size(), NAN));
     }
 
     // All ranks follow rank 0's decision.
@@ -59,11 +59,11 @@ public:
         if (const auto found = divisions_.find(step); found != divisions_.end()) {
             if (micro_batches_of(shares_) == found->second) return;
             assign(found->second);
-            return say(step, std::vector<double>(shares_.size(), NAN));
+            return log_shares(step, std::vector<double>(shares_.size(), NAN));
         }
         if (!balancer_ || !balancer_->is_due() || !balancer_->look()) return;
         assign(balancer_->micro_batches());
-        say(step, balancer_->ms());
+        log_shares(step, balancer_->ms());
         if (world_.is_first())
             std::printf("balance: %s, after step %lld (%s)\n", text_of(shares_, config_.step.T).c_str(),
                         static_cast<long long>(step), balancer_->text().c_str());
@@ -143,7 +143,7 @@ private:
         stepper_->assign(own, sequences, first);
     }
 
-    void say(int64_t step, const std::vector<double>& ms) {
+    void log_shares(int64_t step, const std::vector<double>& ms) {
         log_->balance(step, micro_batches_of(shares_), sequences(), ms);
     }
 };

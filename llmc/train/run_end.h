@@ -5,7 +5,7 @@ Also after which steps periodic work is due; with islands, only after an outer s
   RunEnd end(config, world, state);
   if (end.stop_reason() || end.out_of_time() || end.is_last(state.step)) ...
   if (end.is_due(state.step, every)) ...                              for work that is done every `every` steps
-  end.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);      after a step: whether any rank voted for these
+  end.apply_votes(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);    after a step: whether any rank cast these
   end.check_skipped(unlearned, cropped);                              an Error after too many skipped steps
   end.reason()                                                        "finished"
   end.budget_text()                                                   that the time budget ended it before --steps
@@ -76,7 +76,7 @@ public:
     }
     bool is_out_of_patience() const { return flags_.patience > 0 && state_.best.worse >= flags_.patience; }
 
-    void hear(bool stop, bool out_of_time) {
+    void apply_votes(bool stop, bool out_of_time) {
         all_stop_ |= stop;
         all_out_of_time_ |= out_of_time;
     }

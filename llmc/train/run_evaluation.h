@@ -7,7 +7,7 @@ Evaluation of the model between steps: validation loss, scores on tasks, samples
   evaluation.score_tasks();                        all ranks
   evaluation.show_sample();                        all ranks; rank 0 generates it
   evaluation.fill(summary);                        with the latest results
-  evaluation.say_best(reason);                     prints the best validation loss at the end of the run
+  evaluation.print_best(reason);                   prints the best validation loss at the end of the run
 
 Calls do nothing if the run lacks what they need: validation data, tasks or a prompt.
 */
@@ -71,7 +71,8 @@ public:
         if (!data_.val) return false;
         const Evaluation seen = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()),
                                          config_.step.T, flags_.val_tokens, data_.token_bytes, stop_asked());
-        if (note_stopped(seen.is_stopped)) return false;
+        is_stopped_ |= seen.is_stopped;
+        if (seen.is_stopped) return false;
         seen_ = seen;
         // While steps are being skipped nothing is saved, so the weights cannot be kept as the best.
         const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
@@ -91,11 +92,11 @@ public:
     void score_tasks() {
         if (data_.tasks.empty()) return;
         if (flags_.evaluates()) return score();
-        look("score", true, [&] { score(); });
+        run_optional("score", true, [&] { score(); });
     }
 
     void show_sample() {
-        if (!data_.prompt.empty()) look("sample", false, [&] { print_sample(); });
+        if (!data_.prompt.empty()) run_optional("sample", false, [&] { print_sample(); });
     }
 
     void fill(RunSummary& summary) const {
@@ -106,7 +107,7 @@ public:
     }
 
     // Prints the best loss on rank 0, with --save-best or --patience.
-    void say_best(const std::string& end_reason) const {
+    void print_best(const std::string& end_reason) const {
         if (!tells_best() || !world_.is_first() || !state_.best.loss) return;
         const int64_t step = state_.best.step;
         const std::string folder = checkpoint_path(flags_.out_dir, step);
@@ -145,10 +146,6 @@ private:
     static StopAsked stop_asked() {
         return [] { return stop_signal() != nullptr; };
     }
-    bool note_stopped(bool is_stopped) {
-        is_stopped_ |= is_stopped;
-        return is_stopped;
-    }
 
     void score() {
         using Clock = std::chrono::steady_clock;
@@ -157,7 +154,8 @@ private:
             const Clock::time_point began = Clock::now();
             const TaskScores scores =
                 ::score_tasks(model_, file, ranks_, least_batch_size(balance_.shares()), config_.step.T, stop_asked());
-            if (note_stopped(scores.is_stopped)) return;
+            is_stopped_ |= scores.is_stopped;
+            if (scores.is_stopped) return;
             const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began).count();
             log_.tasks(state_.step, file.path(), scores.tasks, scores.score, ms);
             for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
@@ -178,10 +176,10 @@ private:
     // Runs something optional, such as a sample: if it fails, the run continues with a warning. With several ranks this
     // requires that all of them know of the error, or that rank 0 works alone (`together` is false). Otherwise ranks
     // would wait for each other, so the error is rethrown.
-    template <class Look>
-    void look(const char* what, bool together, Look&& look) {
+    template <class Work>
+    void run_optional(const char* what, bool together, Work&& work) {
         try {
-            look();
+            work();
         } catch (const std::exception& error) {
             const Error* const ours = dynamic_cast<const Error*>(&error);
             const bool all_know = world_.is_alone() || !together || dynamic_cast<const SharedError*>(&error);

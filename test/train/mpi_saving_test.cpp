@@ -114,7 +114,7 @@ struct SmallSaver : Saver<Cpu, float> {
         add_votes(all);
         return std::find(all.begin(), all.end(), vote) != all.end();
     }
-    void hear(Vote vote, int ranks) {
+    void apply_votes(Vote vote, int ranks) {
         advance([&](Vote of) { return of == vote ? ranks : 0; });
     }
 };
@@ -138,9 +138,9 @@ TEST_CASE("no rank waits while the checkpoint is made visible and old ones are r
         saver.save(RunState{.step = 3}, {}, false);
         REQUIRE(wait_until([&] { return saver.votes(Vote::written); }, 60));
         self.ranks.barrier();
-        saver.hear(Vote::written, 1);  // not all: nothing happens
+        saver.apply_votes(Vote::written, 1);  // not all: nothing happens
         CHECK(saver.votes(Vote::written));
-        saver.hear(Vote::written, 2);
+        saver.apply_votes(Vote::written, 2);
         CHECK(saver.is_under_way());
         CHECK_FALSE(
             (saver.votes(Vote::written) || saver.votes(Vote::committed)));  // what a vote says is of one part of it
@@ -150,7 +150,7 @@ TEST_CASE("no rank waits while the checkpoint is made visible and old ones are r
         self.ranks.barrier();
         CHECK(saver.votes(Vote::committed) == (rank == 0));
         CHECK(saver.is_under_way());
-        saver.hear(Vote::committed, 1);
+        saver.apply_votes(Vote::committed, 1);
         CHECK_FALSE(saver.is_under_way());
         CHECK(saver.is_saved(3));
     });

@@ -67,7 +67,7 @@ TEST_CASE("the outer step leaves the mean of the islands' weights on every rank"
             set(weights(100));
             outer.begin();
             set(weights(uint64_t(rank / kIslandRanks)));
-            REQUIRE(outer.look());
+            REQUIRE(outer.copy_weights());
             REQUIRE(outer.exchange());
             outer.apply();
             std::vector<double> mean(size);

@@ -62,9 +62,9 @@ TEST_CASE("islands end by what all have heard", "[run_end]") {
     run.state.training_s = 60;
     CHECK(end.out_of_time_here());
     CHECK(!end.out_of_time());
-    end.hear(false, true);
+    end.apply_votes(false, true);
     CHECK(end.out_of_time());
-    end.hear(true, false);
+    end.apply_votes(true, false);
     CHECK(end.reason() == "a signal to another rank");
 }
 

@@ -3,7 +3,7 @@
 #include "llmc/cuda/quantize.cuh"  // quantize
 #include "test/cuda_testing.h"     // OnDevice
 
-// forward(residual, out, mean, rstd, codes) runs the norm on (N, C). It ignores the arguments that its norm lacks.
+// forward(residual, out, mean, rstd) runs the norm on (N, C). It ignores the arguments that its norm lacks.
 template <class T, class Forward>
 void check_codes_of_norm(Cuda& cuda, int64_t N, int64_t C, Forward forward) {
     const auto n = size_t(N * C), rows = size_t(N);
@@ -16,7 +16,8 @@ void check_codes_of_norm(Cuda& cuda, int64_t N, int64_t C, Forward forward) {
         const QuantizeNotes notes =
             with_notes ? QuantizeNotes{noted.data, saturated.data} : QuantizeNotes{noted.data, nullptr};
         const DelayedCodes to{codes.data, transposed.data, inverse.data, amax.data, notes};
-        forward(residual.data, out.data, mean.data, rstd.data, fused ? to : DelayedCodes{});
+        forward(residual.data, GemmInput<T>{out.data, nullptr, nullptr, fused ? to : DelayedCodes{}}, mean.data,
+                rstd.data);
         if (!fused)
             quantize<e4m3, T>(cuda, codes.data, transposed.data, inverse.data, out.data, amax.data, N, C, nullptr,
                               Activation::none, nullptr, notes);

@@ -30,11 +30,12 @@ void measure(Bench& bench, const BenchShape& s) {
                              inverse.data(),
                              amax.data(),
                              {largest.data()}};
-    bench.run(
-        "residual_layernorm_forward to codes", s, with_codes<T>(residual_layernorm_forward_cost<T>(N * C), N * C), [&] {
-            residual_layernorm_forward(bench.device, residual.data(), out.data(), mean.data(), rstd.data(), inp.data(),
-                                       dout.data(), weight.data(), bias.data(), N, C, 1e-5f, nullptr, codes);
-        });
+    bench.run("residual_layernorm_forward to codes", s, with_codes<T>(residual_layernorm_forward_cost<T>(N * C), N * C),
+              [&] {
+                  residual_layernorm_forward(bench.device, residual.data(), {out.data(), nullptr, nullptr, codes},
+                                             mean.data(), rstd.data(), inp.data(), dout.data(), weight.data(),
+                                             bias.data(), N, C, 1e-5f);
+              });
     bench.run("layernorm_backward", s, layernorm_backward_cost<T>(N * C), [&] {
         layernorm_backward(bench.device, dinp.data(), dweight.data(), dbias.data(), dout.data(), inp.data(),
                            weight.data(), mean.data(), rstd.data(), N, C);

@@ -28,8 +28,8 @@ void measure(Bench& bench, const BenchShape& s) {
                              {largest.data()}};
     bench.run("residual_rmsnorm_forward to codes", s, with_codes<T>(residual_rmsnorm_forward_cost<T>(N * C), N * C),
               [&] {
-                  residual_rmsnorm_forward(bench.device, residual.data(), out.data(), rstd.data(), inp.data(),
-                                           dout.data(), weight.data(), N, C, 1e-5f, codes);
+                  residual_rmsnorm_forward(bench.device, residual.data(), {out.data(), nullptr, nullptr, codes},
+                                           rstd.data(), inp.data(), dout.data(), weight.data(), N, C, 1e-5f);
               });
     bench.run("rmsnorm_backward", s, rmsnorm_backward_cost<T>(N * C), [&] {
         rmsnorm_backward(bench.device, dinp.data(), dweight.data(), dout.data(), inp.data(), weight.data(), rstd.data(),

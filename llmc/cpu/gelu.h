@@ -39,17 +39,17 @@ void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
 // 1 - s is computed as e^-2u s, since the difference would lose all digits where s is near 1. Where e^-2u is infinite,
 // s is 0; the largest float replaces the infinity, so that their product is 0, not NaN.
 template <class T>
-void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n, float* amax = nullptr) {
+void gelu_backward(Cpu& cpu, const GemmInput<T>& dinp, const T* dout, const T* inp, int64_t n) {
     const OpScope op(cpu, __func__, gelu_backward_cost<T>(n, Cpu::kExpFlops));
     constexpr float kLargest = std::numeric_limits<float>::max();
-    parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
+    parallel_chunks(cpu, n, kGeluChunk, [=, to = dinp.values](int64_t begin, int64_t end) {
         for_lanes_unrolled(end - begin, [=](int64_t i, auto width) {
             const auto x = load(inp + begin + i, width), e = gelu_exp(x), s = 1 / (e + 1);
             const auto rest = min(e, kLargest) * s;
             const auto slope = fma(x * x, 3 * kGeluCube, 1) * -kGeluMinus2Scale;
             const auto derivative = fma(x * (s * rest), slope, s);
-            store(dinp + begin + i, load(dout + begin + i, width) * derivative, width);
+            store(to + begin + i, load(dout + begin + i, width) * derivative, width);
         });
     });
-    if (amax) largest_magnitude(cpu, amax, dinp, n);
+    if (dinp.amax) largest_magnitude(cpu, dinp.amax, dinp.values, n);
 }

@@ -5,8 +5,8 @@ LayerNorm on the CPU: llmc/ops/layernorm.h.
 #include <cmath>
 #include <cstdint>
 #include "llmc/cpu/device.h"    // Cpu, parallel_for
-#include "llmc/cpu/quantize.h"  // quantize_delayed
-#include "llmc/cpu/reduce.h"    // add_column_sums, add_partials, largest_magnitude
+#include "llmc/cpu/quantize.h"  // finish_gemm_input
+#include "llmc/cpu/reduce.h"    // add_partials
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/op_cost.h"  // layernorm_backward_cost, ...
 
@@ -30,41 +30,39 @@ void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weig
 }
 
 template <class T>
-void layernorm_forward(Cpu& cpu, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
-                       int64_t N, int64_t C, float eps, float* amax = nullptr, const DelayedCodes& codes = {}) {
+void layernorm_forward(Cpu& cpu, const GemmInput<T>& out, float* mean, float* rstd, const T* inp, const T* weight,
+                       const T* bias, int64_t N, int64_t C, float eps) {
     const OpScope op(cpu, __func__, layernorm_forward_cost<T>(N * C));
-    parallel_for(cpu, N,
-                 [=](int64_t n) { layernorm_row(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, C, eps); });
-    if (amax) largest_magnitude(cpu, amax, out, N * C);
-    quantize_delayed(cpu, codes, out, N, C);
+    parallel_for(cpu, N, [=, y = out.values](int64_t n) {
+        layernorm_row(y + n * C, mean + n, rstd + n, inp + n * C, weight, bias, C, eps);
+    });
+    finish_gemm_input<T>(cpu, out, N, C);
 }
 
 template <class T>
-void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                                const T* weight, const T* bias, int64_t N, int64_t C, float eps, float* amax = nullptr,
-                                const DelayedCodes& codes = {}) {
+void residual_layernorm_forward(Cpu& cpu, T* residual, const GemmInput<T>& out, float* mean, float* rstd, const T* inp1,
+                                const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
     const OpScope op(cpu, __func__, residual_layernorm_forward_cost<T>(N * C));
-    parallel_for(cpu, N, [=](int64_t n) {
+    parallel_for(cpu, N, [=, y = out.values](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
             store(residual + i, load(inp1 + i, width) + load(inp2 + i, width), width);
         });
-        layernorm_row(out + n * C, mean + n, rstd + n, residual + n * C, weight, bias, C, eps);
+        layernorm_row(y + n * C, mean + n, rstd + n, residual + n * C, weight, bias, C, eps);
     });
-    if (amax) largest_magnitude(cpu, amax, out, N * C);
-    quantize_delayed(cpu, codes, out, N, C);
+    finish_gemm_input<T>(cpu, out, N, C);
 }
 
 // With x = (inp - mean) * rstd and g = dout * weight:
 //   dinp = or += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
 template <class T>
-void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
-                        const float* mean, const float* rstd, int64_t N, int64_t C, Write write = Write::add,
-                        float* dinp_sums = nullptr, float* amax = nullptr) {
+void layernorm_backward(Cpu& cpu, const GemmInput<T>& dinp, float* dweight, float* dbias, const T* dout, const T* inp,
+                        const T* weight, const float* mean, const float* rstd, int64_t N, int64_t C,
+                        Write write = Write::add) {
     const OpScope op(cpu, __func__, layernorm_backward_cost<T>(N * C, write));
     const int64_t chunks = num_row_chunks(N);
     float* partials = cpu.shared_scratch(chunks * 2 * C);  // (chunks, 2, C): dweight, dbias
-    parallel_for(cpu, chunks, [=](int64_t chunk) {
+    parallel_for(cpu, chunks, [=, to = dinp.values](int64_t chunk) {
         float* dw = partials + chunk * 2 * C;
         float* db = dw + C;
         std::memset(dw, 0, size_t(2 * C) * sizeof(float));
@@ -84,7 +82,7 @@ void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T
                 store(db + c, load(db + c, width) + d, width);
             });
             const float mean_g = sum_lanes(sum_g) / float(C), mean_gx = sum_lanes(sum_gx) / float(C);
-            T* dx = dinp + n * C;
+            T* dx = to + n * C;
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = (load(x_row + c, width) - m) * s;
                 const F32x16 g = load(grad + c, width) * load(weight + c, width);
@@ -95,6 +93,5 @@ void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T
     });
     add_partials(cpu, dweight, partials, chunks, C, 2 * C);
     add_partials(cpu, dbias, partials + C, chunks, C, 2 * C);
-    if (dinp_sums) add_column_sums(cpu, dinp_sums, dinp, N, C);
-    if (amax) largest_magnitude(cpu, amax, dinp, N * C);
+    finish_gemm_input<T>(cpu, dinp, N, C);
 }

@@ -120,11 +120,13 @@ void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
     if (column_sums) add_column_sums(cpu, column_sums, inp, rows, cols);
 }
 
-// Quantizes the output of an op if it was given a place for codes; else does nothing.
+// After an op has written x.values: computes what else their GEMM wants.
 template <class T>
-void quantize_delayed(Cpu& cpu, const DelayedCodes& to, const T* out, int64_t rows, int64_t cols) {
-    if (to.codes)
-        quantize<e4m3, T>(cpu, to.codes, to.transposed, to.inverse_scale, out, to.amax, rows, cols, nullptr,
+void finish_gemm_input(Cpu& cpu, const GemmInput<T>& x, int64_t rows, int64_t cols) {
+    if (x.column_sums) add_column_sums(cpu, x.column_sums, x.values, rows, cols);
+    if (x.amax) largest_magnitude(cpu, x.amax, x.values, rows * cols);
+    if (const DelayedCodes& to = x.codes; to.codes)
+        quantize<e4m3, T>(cpu, to.codes, to.transposed, to.inverse_scale, x.values, to.amax, rows, cols, nullptr,
                           Activation::none, nullptr, to.notes);
 }
 

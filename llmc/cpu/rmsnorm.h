@@ -6,7 +6,7 @@ RMSNorm on the CPU: llmc/ops/rmsnorm.h.
 #include <cstdint>
 #include "llmc/base/check.h"    // ensure
 #include "llmc/cpu/device.h"    // Cpu, parallel_for
-#include "llmc/cpu/quantize.h"  // quantize_delayed
+#include "llmc/cpu/quantize.h"  // finish_gemm_input
 #include "llmc/cpu/reduce.h"    // add_partials
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/op_cost.h"  // residual_rmsnorm_forward_cost, ...
@@ -27,26 +27,26 @@ void rmsnorm_row(T* out, float* rstd, const T* inp, std::type_identity_t<const T
 }
 
 template <class T>
-void rmsnorm_forward(Cpu& cpu, T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t N,
-                     int64_t C, float eps, const DelayedCodes& codes = {}) {
+void rmsnorm_forward(Cpu& cpu, const GemmInput<T>& out, float* rstd, const T* inp,
+                     std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
     const OpScope op(cpu, __func__, rmsnorm_forward_cost<T>(N * C));
-    parallel_for(cpu, N, [=](int64_t n) { rmsnorm_row(out + n * C, rstd + n, inp + n * C, weight, C, eps); });
-    quantize_delayed(cpu, codes, out, N, C);
+    parallel_for(cpu, N,
+                 [=, y = out.values](int64_t n) { rmsnorm_row(y + n * C, rstd + n, inp + n * C, weight, C, eps); });
+    finish_gemm_input<T>(cpu, out, N, C);
 }
 
 template <class T>
-void residual_rmsnorm_forward(Cpu& cpu, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
-                              std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps,
-                              const DelayedCodes& codes = {}) {
+void residual_rmsnorm_forward(Cpu& cpu, T* residual, const GemmInput<T>& out, float* rstd, const T* inp1, const T* inp2,
+                              std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
     const OpScope op(cpu, __func__, residual_rmsnorm_forward_cost<T>(N * C));
-    parallel_for(cpu, N, [=](int64_t n) {
+    parallel_for(cpu, N, [=, y = out.values](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
             store(residual + i, load(inp1 + i, width) + load(inp2 + i, width), width);
         });
-        rmsnorm_row(out + n * C, rstd + n, residual + n * C, weight, C, eps);
+        rmsnorm_row(y + n * C, rstd + n, residual + n * C, weight, C, eps);
     });
-    quantize_delayed(cpu, codes, out, N, C);
+    finish_gemm_input<T>(cpu, out, N, C);
 }
 
 // With x = inp * rstd and g = dout * weight:   dinp = or += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x

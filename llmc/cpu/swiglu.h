@@ -30,12 +30,12 @@ void swiglu_forward(Cpu& cpu, T* out, const T* inp, int64_t N, int64_t C) {
 // 1 - s is computed as e^-gate s, since the difference would lose all digits where s is near 1. Where e^-gate is
 // infinite, s is 0; the largest float replaces the infinity, so that their product is 0, not NaN.
 template <class T>
-void swiglu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C, float* amax = nullptr) {
+void swiglu_backward(Cpu& cpu, const GemmInput<T>& dinp, const T* dout, const T* inp, int64_t N, int64_t C) {
     const OpScope op(cpu, __func__, swiglu_backward_cost<T>(N * C, Cpu::kExpFlops));
     constexpr float kLargest = std::numeric_limits<float>::max();
-    parallel_for(cpu, N, [=](int64_t n) {
+    parallel_for(cpu, N, [=, to = dinp.values](int64_t n) {
         const T* row = inp + n * 2 * C;
-        T* drow = dinp + n * 2 * C;
+        T* drow = to + n * 2 * C;
         for_lanes_unrolled(C, [=](int64_t c, auto width) {
             const auto gate = load(row + c, width), up = load(row + C + c, width), d = load(dout + n * C + c, width);
             const auto e = exp(0 - gate), s = 1 / (e + 1);
@@ -44,5 +44,5 @@ void swiglu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t N, 
             store(drow + C + c, d * (gate * s), width);
         });
     });
-    if (amax) largest_magnitude(cpu, amax, dinp, N * 2 * C);
+    if (dinp.amax) largest_magnitude(cpu, dinp.amax, dinp.values, N * 2 * C);
 }

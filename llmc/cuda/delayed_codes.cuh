@@ -21,7 +21,7 @@ Requires  N and C multiples of 16, rows for which codes_rows() is not 0
 #include "llmc/cuda/reduce.cuh"    // block_largest, magnitude_bits
 #include "llmc/cuda/quantize.cuh"  // quantize
 #include "llmc/ops/op_cost.h"      // with_codes
-#include "llmc/ops/quantize.h"     // DelayedCodes
+#include "llmc/ops/quantize.h"     // DelayedCodes, GemmInput
 
 inline constexpr int kCodesUnit = 16;   // rows: 16 bytes of a column's codes
 inline constexpr int kCodesWarps = 16;  // per block
@@ -41,17 +41,19 @@ int codes_rows(const Cuda& cuda, int64_t C) {
     return unit + kStatic <= of_block ? kCodesUnit : 0;
 }
 
-// The cost of an op, with that of the codes of its (N, C) output if it writes them rather than quantize_delayed().
-template <class T>
-OpCost cost_with_codes(const Cuda& cuda, const OpCost& cost, int64_t N, int64_t C, const DelayedCodes& codes) {
-    return codes.codes && codes_rows<T>(cuda, C) > 0 ? with_codes<T>(cost, N * C) : cost;
-}
-
-// Writes the codes in a separate pass where rows are too long for the op's own kernel; else does nothing.
-template <class T>
-void quantize_delayed(Cuda& cuda, const DelayedCodes& to, const T* out, int64_t rows, int64_t cols) {
-    if (to.codes && codes_rows<T>(cuda, cols) == 0)
-        quantize<e4m3, T>(cuda, to.codes, to.transposed, to.inverse_scale, out, to.amax, rows, cols, nullptr,
+// Runs an op that computes out (N, C). Its codes, if they are wanted, are part of the op, or follow in a separate pass
+// where rows are too long for the op's kernel.
+template <class T, class Run>
+void run_norm(Cuda& cuda, const char* name, const OpCost& cost, const GemmInput<T>& out, int64_t N, int64_t C,
+              Run run) {
+    const DelayedCodes& to = out.codes;
+    const bool has_codes = to.codes && codes_rows<T>(cuda, C) > 0;
+    {
+        const OpScope op(cuda, name, has_codes ? with_codes<T>(cost, N * C) : cost);
+        run();
+    }
+    if (to.codes && !has_codes)
+        quantize<e4m3, T>(cuda, to.codes, to.transposed, to.inverse_scale, out.values, to.amax, N, C, nullptr,
                           Activation::none, nullptr, to.notes);
 }
 

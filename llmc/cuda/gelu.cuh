@@ -93,10 +93,10 @@ void gelu_forward(Cuda& cuda, T* out, const T* inp, int64_t n) {
 }
 
 template <class T>
-void gelu_backward(Cuda& cuda, T* dinp, const T* dout, const T* inp, int64_t n, float* amax = nullptr) {
+void gelu_backward(Cuda& cuda, const GemmInput<T>& dinp, const T* dout, const T* inp, int64_t n) {
     const OpScope op(cuda, __func__, gelu_backward_cost<T>(n, Cuda::kExpFlops));
     const unsigned blocks = gelu_blocks<T>(n);
-    float* largest = amax ? cuda.workspace_of<float>(blocks) : nullptr;
-    launch(cuda, "gelu_backward", gelu_backward_kernel<T>, blocks, kGeluThreads, 0, dinp, dout, inp, largest, n);
-    if (amax) store_largest(cuda, amax, largest, blocks);
+    float* largest = dinp.amax ? cuda.workspace_of<float>(blocks) : nullptr;
+    launch(cuda, "gelu_backward", gelu_backward_kernel<T>, blocks, kGeluThreads, 0, dinp.values, dout, inp, largest, n);
+    if (dinp.amax) store_largest(cuda, dinp.amax, largest, blocks);
 }

@@ -2,12 +2,12 @@
 LayerNorm:   out = (inp - mean) * rstd * weight + bias,   one row of C at a time; fused with the residual stream's add
 
   inp, out, dinp, dout (N, C) T     weight, bias (C) T     mean, rstd (N) f32: saved for backward
-  dweight, dbias, dinp_sums (C) f32 +=     dinp = or +=     (llmc/ops/layernorm.h has the formulas)
+  dweight, dbias, column sums of dinp (C) f32 +=     dinp = or +=     (llmc/ops/layernorm.h has the formulas)
 
 Math      f32; the mean first, then the centered variance, as on the CPU
 Work      forward: one warp per row, kept in shared memory between the passes. backward: a block takes kRows rows at a
           time, a thread kPacks packs of columns. It loads all of them before the round's only barrier and sums their
-          dweight, dbias and dinp_sums in registers; one add_partials follows for the three. With amax, a warp of
+          dweight, dbias and dinp's sums in registers; one add_partials follows for the three. With amax, a warp of
           forward and a block of backward store their largest magnitude, and one more block reduces these. Codes in
           FP8 instead of the output: delayed_codes.cuh
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
@@ -16,7 +16,7 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 */
 #pragma once
 #include "llmc/base/check.h"            // ensure, require
-#include "llmc/cuda/delayed_codes.cuh"  // CodesTile, codes_rows
+#include "llmc/cuda/delayed_codes.cuh"  // CodesTile, run_norm
 #include "llmc/cuda/device.cuh"         // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/float_pack.cuh"     // store_floats
 #include "llmc/cuda/reduce.cuh"         // add_partials
@@ -97,47 +97,39 @@ __global__ void __launch_bounds__(kCodesThreads, 2)
 }
 
 template <class T, bool kResidual>
-void launch_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                              const T* weight, const T* bias, int64_t N, int64_t C, float eps, float* amax,
-                              const DelayedCodes& codes) {
+void launch_layernorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, float* mean, float* rstd, const T* inp1,
+                              const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
     require(C % Pack<T>::size == 0, "layernorm of %ld channels: they must be a multiple of %d, 16 bytes", C,
             Pack<T>::size);
-    if (const int num_rows = codes.codes ? codes_rows<T>(cuda, C) : 0) {
-        ensure(!amax);
+    ensure(!out.column_sums && !(out.amax && out.codes.codes));
+    if (const int num_rows = out.codes.codes ? codes_rows<T>(cuda, C) : 0) {
         check_codes("layernorm", N, C);
         return launch(cuda, "layernorm_codes", layernorm_codes_kernel<T, kResidual>, unsigned(ceil_div(N, num_rows)),
-                      dim3(kWarp, kCodesWarps), size_t(num_rows) * size_t(C) * sizeof(T), residual, codes, mean, rstd,
-                      inp1, inp2, weight, bias, N, int(C), eps, num_rows);
+                      dim3(kWarp, kCodesWarps), size_t(num_rows) * size_t(C) * sizeof(T), residual, out.codes, mean,
+                      rstd, inp1, inp2, weight, bias, N, int(C), eps, num_rows);
     }
-    float* largest = amax ? cuda.workspace_of<float>(N) : nullptr;
+    float* largest = out.amax ? cuda.workspace_of<float>(N) : nullptr;
     launch(cuda, "layernorm_forward", layernorm_forward_kernel<T, kResidual>, unsigned(ceil_div(N, kNormRowsPerBlock)),
-           dim3(kWarp, kNormRowsPerBlock), size_t(kNormRowsPerBlock) * size_t(C) * sizeof(T), residual, out, mean, rstd,
-           inp1, inp2, weight, bias, largest, N, int(C), eps);
-    if (amax) store_largest(cuda, amax, largest, N);
+           dim3(kWarp, kNormRowsPerBlock), size_t(kNormRowsPerBlock) * size_t(C) * sizeof(T), residual, out.values,
+           mean, rstd, inp1, inp2, weight, bias, largest, N, int(C), eps);
+    if (out.amax) store_largest(cuda, out.amax, largest, N);
 }
 
 template <class T>
-void layernorm_forward(Cuda& cuda, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
-                       int64_t N, int64_t C, float eps, float* amax = nullptr, const DelayedCodes& codes = {}) {
-    {
-        const OpScope op(cuda, __func__, cost_with_codes<T>(cuda, layernorm_forward_cost<T>(N * C), N, C, codes));
-        launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps, amax,
-                                           codes);
-    }
-    quantize_delayed(cuda, codes, out, N, C);
+void layernorm_forward(Cuda& cuda, const GemmInput<T>& out, float* mean, float* rstd, const T* inp, const T* weight,
+                       const T* bias, int64_t N, int64_t C, float eps) {
+    run_norm<T>(cuda, __func__, layernorm_forward_cost<T>(N * C), out, N, C, [&] {
+        launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps);
+    });
 }
 
 template <class T>
-void residual_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                                const T* weight, const T* bias, int64_t N, int64_t C, float eps, float* amax = nullptr,
-                                const DelayedCodes& codes = {}) {
-    {
-        const OpScope op(cuda, __func__,
-                         cost_with_codes<T>(cuda, residual_layernorm_forward_cost<T>(N * C), N, C, codes));
-        launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps, amax,
-                                          codes);
-    }
-    quantize_delayed(cuda, codes, out, N, C);
+void residual_layernorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, float* mean, float* rstd,
+                                const T* inp1, const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C,
+                                float eps) {
+    run_norm<T>(cuda, __func__, residual_layernorm_forward_cost<T>(N * C), out, N, C, [&] {
+        launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps);
+    });
 }
 
 // With x = (inp - mean) * rstd and g = dout * weight:
@@ -241,13 +233,14 @@ __global__ void __launch_bounds__(kNormMaxThreads)
 }
 
 template <class T>
-void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
-                        const float* mean, const float* rstd, int64_t N, int64_t C, Write write = Write::add,
-                        float* dinp_sums = nullptr, float* amax = nullptr) {
+void layernorm_backward(Cuda& cuda, const GemmInput<T>& dinp, float* dweight, float* dbias, const T* dout, const T* inp,
+                        const T* weight, const float* mean, const float* rstd, int64_t N, int64_t C,
+                        Write write = Write::add) {
     const OpScope op(cuda, __func__, layernorm_backward_cost<T>(N * C, write));
     constexpr int64_t P = Pack<T>::size, kMost = 2 * kNormMaxThreads * P;
     require(C % P == 0 && C <= kMost, "layernorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
             kMost);
+    ensure(!dinp.codes.codes);
     // Two packs per thread where one is not enough, and as many rows as the registers allow.
     const auto start = [&](auto packs, auto rows) {
         constexpr int kPacks = packs, kRows = rows;
@@ -255,14 +248,14 @@ void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const
         // As many blocks as are resident at once: more would wait, and would have partial sums of their own.
         const int64_t per_sm = kNormMaxThreads / threads;
         const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
-        const int64_t stride = (dinp_sums ? 3 : 2) * C;
+        const int64_t stride = (dinp.column_sums ? 3 : 2) * C;
         float* partials = cuda.workspace_of<float>(blocks * (stride + 1));
-        float* largest = amax ? partials + blocks * stride : nullptr;
+        float* largest = dinp.amax ? partials + blocks * stride : nullptr;
         launch(cuda, "layernorm_backward", layernorm_backward_kernel<T, kPacks, kRows>, unsigned(blocks),
-               unsigned(threads), 0, dinp, partials, dout, inp, weight, mean, rstd, largest, N, int(C),
-               write == Write::add, dinp_sums != nullptr);
-        add_partials(cuda, {dweight, dbias, dinp_sums}, partials, blocks, stride, C);
-        if (amax) store_largest(cuda, amax, largest, blocks);
+               unsigned(threads), 0, dinp.values, partials, dout, inp, weight, mean, rstd, largest, N, int(C),
+               write == Write::add, dinp.column_sums != nullptr);
+        add_partials(cuda, {dweight, dbias, dinp.column_sums}, partials, blocks, stride, C);
+        if (dinp.amax) store_largest(cuda, dinp.amax, largest, blocks);
     };
     using std::integral_constant;
     if (C <= kNormMaxThreads * P) return start(integral_constant<int, 1>(), integral_constant<int, 4>());

@@ -102,41 +102,34 @@ __global__ void __launch_bounds__(kCodesThreads, 2)
 }
 
 template <class T, bool kResidual>
-void launch_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const T* inp1, const T* inp2, const T* weight,
-                            int64_t N, int64_t C, float eps, const DelayedCodes& codes) {
+void launch_rmsnorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, float* rstd, const T* inp1, const T* inp2,
+                            const T* weight, int64_t N, int64_t C, float eps) {
     require(C % Pack<T>::size == 0, "rmsnorm of %ld channels: they must be a multiple of %d, 16 bytes", C,
             Pack<T>::size);
-    if (const int num_rows = codes.codes ? codes_rows<T>(cuda, C) : 0) {
+    ensure(!out.amax && !out.column_sums);
+    if (const int num_rows = out.codes.codes ? codes_rows<T>(cuda, C) : 0) {
         check_codes("rmsnorm", N, C);
         return launch(cuda, "rmsnorm_codes", rmsnorm_codes_kernel<T, kResidual>, unsigned(ceil_div(N, num_rows)),
-                      dim3(kWarp, kCodesWarps), size_t(num_rows) * size_t(C) * sizeof(T), residual, codes, rstd, inp1,
-                      inp2, weight, N, int(C), eps, num_rows);
+                      dim3(kWarp, kCodesWarps), size_t(num_rows) * size_t(C) * sizeof(T), residual, out.codes, rstd,
+                      inp1, inp2, weight, N, int(C), eps, num_rows);
     }
     launch(cuda, "rmsnorm_forward", rmsnorm_forward_kernel<T, kResidual>, unsigned(ceil_div(N, kRmsRowsPerBlock)),
-           dim3(kWarp, kRmsRowsPerBlock), size_t(kRmsRowsPerBlock) * size_t(C) * sizeof(T), residual, out, rstd, inp1,
-           inp2, weight, N, int(C), eps);
+           dim3(kWarp, kRmsRowsPerBlock), size_t(kRmsRowsPerBlock) * size_t(C) * sizeof(T), residual, out.values, rstd,
+           inp1, inp2, weight, N, int(C), eps);
 }
 
 template <class T>
-void rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t N,
-                     int64_t C, float eps, const DelayedCodes& codes = {}) {
-    {
-        const OpScope op(cuda, __func__, cost_with_codes<T>(cuda, rmsnorm_forward_cost<T>(N * C), N, C, codes));
-        launch_rmsnorm_forward<T, false>(cuda, nullptr, out, rstd, inp, nullptr, weight, N, C, eps, codes);
-    }
-    quantize_delayed(cuda, codes, out, N, C);
+void rmsnorm_forward(Cuda& cuda, const GemmInput<T>& out, float* rstd, const T* inp,
+                     std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
+    run_norm<T>(cuda, __func__, rmsnorm_forward_cost<T>(N * C), out, N, C,
+                [&] { launch_rmsnorm_forward<T, false>(cuda, nullptr, out, rstd, inp, nullptr, weight, N, C, eps); });
 }
 
 template <class T>
-void residual_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
-                              std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps,
-                              const DelayedCodes& codes = {}) {
-    {
-        const OpScope op(cuda, __func__,
-                         cost_with_codes<T>(cuda, residual_rmsnorm_forward_cost<T>(N * C), N, C, codes));
-        launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps, codes);
-    }
-    quantize_delayed(cuda, codes, out, N, C);
+void residual_rmsnorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, float* rstd, const T* inp1,
+                              const T* inp2, std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
+    run_norm<T>(cuda, __func__, residual_rmsnorm_forward_cost<T>(N * C), out, N, C,
+                [&] { launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps); });
 }
 
 // With x = inp * rstd and g = dout * weight:   dinp = or += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x

@@ -100,10 +100,10 @@ void swiglu_forward(Cuda& cuda, T* out, const T* inp, int64_t N, int64_t C) {
 }
 
 template <class T>
-void swiglu_backward(Cuda& cuda, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C, float* amax = nullptr) {
+void swiglu_backward(Cuda& cuda, const GemmInput<T>& dinp, const T* dout, const T* inp, int64_t N, int64_t C) {
     const OpScope op(cuda, __func__, swiglu_backward_cost<T>(N * C, Cuda::kExpFlops));
     const int64_t blocks = N * swiglu_column_blocks(C / Pack<T>::size);
-    float* largest = amax ? cuda.workspace_of<float>(blocks) : nullptr;
-    launch_swiglu<T>(cuda, "swiglu_backward", swiglu_backward_kernel<T>, N, C, dinp, dout, inp, largest, int(C));
-    if (amax) store_largest(cuda, amax, largest, blocks);
+    float* largest = dinp.amax ? cuda.workspace_of<float>(blocks) : nullptr;
+    launch_swiglu<T>(cuda, "swiglu_backward", swiglu_backward_kernel<T>, N, C, dinp.values, dout, inp, largest, int(C));
+    if (dinp.amax) store_largest(cuda, dinp.amax, largest, blocks);
 }

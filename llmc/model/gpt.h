@@ -23,9 +23,7 @@ is the token embedding.
   packed sequences           a row may hold several documents; document masking keeps attention inside each
   dropout                    in training only: after the embeddings and after the last projections of attention and MLP,
                              as in nanoGPT, but not on attention's probabilities (model.dropout)
-  FP8                        with ActivationPolicy::fp8 the blocks' linear layers compute in FP8 between begin_step()
-                             and end_step(), while weights do not change (linear.h). Outside a step they compute in T,
-                             and backward() is not possible
+  FP8                        of the blocks' linear layers: linear_layers.h. Then backward() needs begin_step()
 
 Gradients of parameters accumulate (+=) over micro-batches; zero_gradients() begins a step. It skips the gradients of
 the linear layers' weights and of lm_head, which the first matmul of the step overwrites (=). Gradients of activations
@@ -42,21 +40,22 @@ Vp padded vocabulary.
 #include <functional>
 #include <utility>
 #include <vector>
-#include "llmc/base/bf16.h"          // to_bf16
-#include "llmc/base/head_rows.h"     // even_head_rows
-#include "llmc/base/op_scope.h"      // PhaseScope
-#include "llmc/model/activations.h"  // Activations, ActivationPolicy
-#include "llmc/model/linear.h"       // LinearLayer, linear_forward
-#include "llmc/model/mlp.h"          // mlp_up, mlp_down_backward
-#include "llmc/model/norm.h"         // NormLayer, norm_backward
-#include "llmc/model/parameters.h"   // ParameterList, Buffer
-#include "llmc/model/shape.h"        // GptShape
-#include "llmc/ops/attention.h"      // AttentionShape
-#include "llmc/ops/dropout.h"        // dropout_mask, dropout_key
-#include "llmc/ops/matmul.h"         // Write
-#include "llmc/ops/ops.h"            // Ops
-#include "llmc/ops/rotary.h"         // rotary_table
-#include "llmc/ops/step_scalars.h"   // StepScalars
+#include "llmc/base/bf16.h"            // to_bf16
+#include "llmc/base/head_rows.h"       // even_head_rows
+#include "llmc/base/op_scope.h"        // PhaseScope
+#include "llmc/model/activations.h"    // Activations, ActivationPolicy
+#include "llmc/model/linear.h"         // linear_forward, linear_backward
+#include "llmc/model/linear_layers.h"  // LinearLayers
+#include "llmc/model/mlp.h"            // mlp_up, mlp_backward
+#include "llmc/model/norm.h"           // NormLayer, norm_backward
+#include "llmc/model/parameters.h"     // ParameterList, Buffer
+#include "llmc/model/shape.h"          // GptShape
+#include "llmc/ops/attention.h"        // AttentionShape
+#include "llmc/ops/dropout.h"          // dropout_mask, dropout_key
+#include "llmc/ops/matmul.h"           // Write
+#include "llmc/ops/ops.h"              // Ops
+#include "llmc/ops/rotary.h"           // rotary_table
+#include "llmc/ops/step_scalars.h"     // StepScalars
 
 // The dropout of a pass: at each site (Gpt::drop) elements are dropped with probability p. The mask depends on seed,
 // step, site and on the number of each row in the step; first_row is the number of the pass's first row.
@@ -79,6 +78,7 @@ struct Gpt {
     Buffer<Device, float> gradients;
     Arena arena;
     Activations<T> acts;
+    LinearLayers<T> linear;
     int64_t B = 0, seq_len = 0;  // of the last forward pass
 
     // Hooks for overlapping communication (llmc/train/step.h). before_forward(layer): the forward pass is about to read
@@ -87,11 +87,8 @@ struct Gpt {
     // Layer num_layers is ln_f and an untied lm_head.
     std::function<void(int64_t layer)> before_forward, after_backward;
 
-    Dropout dropout;              // off except in training passes; whoever turns it on turns it off again
-    int32_t document_token = -1;  // first token of every document, for document masking; -1: no masking
-    // Delayed scaling: where to record largest magnitudes (this rank's row of update_amax's `seen`) and count saturated
-    // elements. Must be set before begin_step() if ActivationPolicy asks for delayed scaling.
-    QuantizeNotes amax_notes;
+    Dropout dropout;               // off except in training passes; whoever turns it on turns it off again
+    int32_t document_token = -1;   // first token of every document, for document masking; -1: no masking
     std::vector<int64_t> windows;  // of each layer, as AttentionShape::window; may change between passes
 
     // The ops that depend on a token's position or on the tokens before it; all other ops work on one token at a time.
@@ -136,6 +133,7 @@ struct Gpt {
           shape(parameters.model),
           weights(device, shared, "weights", parameters),
           gradients(device, shared, "gradients", of_gradients, policy.recompute != Recompute::never),
+          linear(shape, weights.pointers, gradients.pointers, acts),
           max_tokens_(max_B * max_T) {
         set_windows(1);
         if (policy.head_rows == 0)
@@ -184,21 +182,9 @@ struct Gpt {
         windows = layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len, fraction);
     }
 
-    void begin_step() {
-        ensure(acts.amax.length == 0 || amax_notes.amax);
-        in_step_ = has_new_weights_ = true;
-        recomputes_ = false;
-    }
-    void end_step() { in_step_ = false; }
-
-    // Delayed scaling, between steps: sets how many steps the history has, after it was loaded; adds one, after
-    // update_amax() has added a step.
-    void set_amax_steps(int64_t steps) { amax_steps_ = std::min(steps, acts.amax.length); }
-    void count_amax_step() { set_amax_steps(amax_steps_ + 1); }
-    // Whether scales come from the history. It must be full, or have kAmaxWarmup steps. Until then scales are current.
-    bool has_delayed_scales() const {
-        return acts.amax.length > 0 && amax_steps_ >= std::min(acts.amax.length, kAmaxWarmup);
-    }
+    // Between them weights do not change.
+    void begin_step() { linear.begin_step(); }
+    void end_step() { linear.end_step(); }
 
     // The next pass of loss_and_gradient() and backward() sets the gradients; each further pass adds to them.
     void zero_gradients() {
@@ -208,7 +194,7 @@ struct Gpt {
     // The same in parts, for gradients that share memory: begin_gradients() at the beginning of the pass, and
     // zero_gradients() for each part before backward() writes to it. `part`: where the gradients of elements
     // [begin, end) of the weights are stored.
-    void begin_gradients() { head_write_ = linear_write_ = Write::set; }
+    void begin_gradients() { head_write_ = linear.write = Write::set; }
     void zero_gradients(int64_t begin, int64_t end, float* part) {
         int64_t at = begin;
         const auto zero_until = [&](int64_t next) {
@@ -239,6 +225,7 @@ struct Gpt {
                 "a batch of %ld x %ld tokens: the model holds %ld at most, of sequences up to %ld", batch, length,
                 max_tokens_, shape.max_seq_len);
         B = batch, seq_len = length, starts_ = nullptr;
+        linear.begin_pass(N(), dropout.is_on());
     }
     void set_document_starts(const int32_t* tokens, const int32_t* starts = nullptr) {
         starts_ = starts;
@@ -260,17 +247,14 @@ struct Gpt {
         norm_forward(device, arch(), ln_1(0), N, C);
         for (size_t l = 0; l < L; l++) {
             const PhaseScope block(device, "block", int64_t(l));
-            if (has_new_weights_)
-                for (const LinearKind kind : kLinearKinds) linear_quantize_weight(device, linear(l, kind));
+            linear.prepare_weights(device, l);
             block_until_down(l, tokens, pass);
             const auto& a = acts.blocks[l];
-            mlp_down(device, acts.branch, a.activated, a.hidden, linear(l, kUp), linear(l, kDown),
-                     arch().mlp);  // (N, C)
+            mlp_down(device, acts.branch, a.activated, a.hidden, linear(l, kDown));  // (N, C)
             drop(acts.branch, acts.branch, 2 + 2 * l);
             about_to_read(int64_t(l) + 1);  // end_block() applies the next layer's norm
             end_block(l);
         }
-        has_new_weights_ = false;
     }
 
     double loss(const int32_t* targets) {
@@ -307,8 +291,8 @@ struct Gpt {
     }
 
     void backward(const int32_t* tokens) {
-        ensure(in_step_ || !acts.policy.fp8);  // FP8 layers keep their inputs only in a step
-        ensure(head_write_ == Write::add);     // loss_and_gradient() comes first
+        ensure(linear.keep_inputs());
+        ensure(head_write_ == Write::add);  // loss_and_gradient() comes first
         const PhaseScope phase(device, "backward");
         const int64_t N = B * seq_len, C = shape.channels;
         const GptPointers<T>& w = weights.pointers;
@@ -318,8 +302,8 @@ struct Gpt {
             if (after_backward) after_backward(layer);
         };
         const size_t L = w.blocks.size();
-        norm_backward(device, arch(), ln_f(), acts.d_residual, g.ln_f_weight, g.ln_f_bias, acts.d_norm, N, C,
-                      Write::set, norm_sums(L - 1, kDown), norm_amax(L - 1, kDown));
+        norm_backward(device, arch(), ln_f(), linear(L - 1, kDown).dout(acts.d_residual), g.ln_f_weight, g.ln_f_bias,
+                      acts.d_norm, N, C, Write::set);
         have_gradients(shape.num_layers);
         if (arch().backout)
             op.residual_mix_backward(device, acts.d_residual, acts.d_backout, nullptr, g.backout_lambda,
@@ -334,27 +318,22 @@ struct Gpt {
             if (l + 1 < L) recompute(l, tokens);  // the last block's activations are still there
 
             const T* d_branch = dropped_gradient(2 + 2 * l);
-            const LinearLayer<T> up = linear(l, kUp);
-            const LinearLayer<T> down = linear(l, kDown);
-            const T* d_hidden = mlp_down_backward(device, acts.d_hidden, d_branch, a.activated, a.hidden, up, down,
-                                                  arch().mlp);  // (N, hidden rows)
-            linear_backward(device, acts.d_norm, d_hidden, a.ln_2, up, a.hidden,
-                            mlp_fused_gradient(up, down, arch().mlp));  // (N, C)
-            norm_backward(device, arch(), ln_2(l), acts.d_residual, d.ln_2_weight, d.ln_2_bias, acts.d_norm, N, C,
-                          Write::add, norm_sums(l, kProjection), norm_amax(l, kProjection));  // (N, C)
+            mlp_backward(device, acts.d_norm, acts.d_hidden, d_branch, a.ln_2, a.activated, a.hidden, linear(l, kUp),
+                         linear(l, kDown), arch().mlp);  // (N, C)
+            norm_backward(device, arch(), ln_2(l), linear(l, kProjection).dout(acts.d_residual), d.ln_2_weight,
+                          d.ln_2_bias, acts.d_norm, N, C);  // (N, C)
             d_branch = dropped_gradient(1 + 2 * l);
             linear_backward(device, acts.d_norm, d_branch, a.attention, linear(l, kProjection));  // (N, CQ)
             attention_backward(l, tokens);  // d_norm -> d_norm (N, C)
-            norm_backward(device, arch(), ln_1(l), acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, N, C,
-                          Write::add, l > 0 ? norm_sums(l - 1, kDown) : nullptr,
-                          l > 0 ? norm_amax(l - 1, kDown) : nullptr);  // (N, C)
+            norm_backward(device, arch(), ln_1(l), l > 0 ? linear(l - 1, kDown).dout(acts.d_residual) : acts.d_residual,
+                          d.ln_1_weight, d.ln_1_bias, acts.d_norm, N, C);  // (N, C)
             if (arch().residual_lambdas)
                 op.residual_mix_backward(device, acts.d_residual, acts.d_first, g.resid_lambdas + l, g.x0_lambdas + l,
                                          acts.d_residual, residual(l), residual(0), w.resid_lambdas + l,
                                          w.x0_lambdas + l, 1.f, l + 1 < L, N * C);
             have_gradients(int64_t(l));
         }
-        linear_write_ = Write::add;
+        linear.write = Write::add;
         if (arch().residual_lambdas) op.residual_add(device, acts.d_residual, acts.d_residual, acts.d_first, N * C);
         drop(acts.d_residual, acts.d_residual, 0);
         embed_backward(tokens);
@@ -373,10 +352,7 @@ struct Gpt {
 private:
     int64_t max_tokens_;
     const int32_t* starts_ = nullptr;  // of the last forward pass; null: one document per row
-    bool in_step_ = false, has_new_weights_ = false, recomputes_ = false;
-    int64_t amax_steps_ = 0;
-    // Whether the next matmul for a gradient of lm_head, and of the linear layers, overwrites it or adds to it.
-    Write head_write_ = Write::add, linear_write_ = Write::add;
+    Write head_write_ = Write::add;    // whether the next matmul for a gradient of lm_head overwrites it or adds to it
     std::vector<std::pair<int64_t, int64_t>> matmul_weights_;  // see matmul_weights(); empty before the first step
 
     const Architecture& arch() const { return shape.architecture; }
@@ -394,96 +370,16 @@ private:
     NormLayer<T> ln_1(size_t l) const {
         const auto& a = acts.blocks[l];
         const auto& p = weights.pointers.blocks[l];
-        return {a.residual_in, a.ln_1,      a.ln_1_mean,       a.ln_1_rstd,
-                p.ln_1_weight, p.ln_1_bias, inp_amax(l, kQkv), linear(l, kQkv).inp_codes()};
+        return {a.residual_in, linear(l, kQkv).inp(a.ln_1), a.ln_1_mean, a.ln_1_rstd, p.ln_1_weight, p.ln_1_bias};
     }
     NormLayer<T> ln_2(size_t l) const {
         const auto& a = acts.blocks[l];
         const auto& p = weights.pointers.blocks[l];
-        return {a.residual_mid, a.ln_2,      a.ln_2_mean,      a.ln_2_rstd,
-                p.ln_2_weight,  p.ln_2_bias, inp_amax(l, kUp), linear(l, kUp).inp_codes()};
+        return {a.residual_mid, linear(l, kUp).inp(a.ln_2), a.ln_2_mean, a.ln_2_rstd, p.ln_2_weight, p.ln_2_bias};
     }
     NormLayer<T> ln_f() const {
         const GptPointers<T>& w = weights.pointers;
         return {acts.residual_out, acts.ln_f, acts.ln_f_mean, acts.ln_f_rstd, w.ln_f_weight, w.ln_f_bias};
-    }
-
-    // Whether the gradient of this layer's output is d_residual exactly as a norm's backward pass wrote it: no dropout
-    // and no other op comes between them.
-    bool is_of_norm(LinearKind kind) const {
-        if (dropout.is_on()) return false;
-        return kind == kProjection || (kind == kDown && !arch().backout && !arch().residual_lambdas);
-    }
-    // The gradient of such a layer's bias: the column sums of d_residual, which that norm's backward pass computes on
-    // the side. Null: it does not.
-    float* norm_sums(size_t l, LinearKind kind) const {
-        const auto& d = gradients.pointers.blocks[l];
-        if (!norm_sums_columns(arch()) || !is_of_norm(kind)) return nullptr;
-        return kind == kProjection ? d.c_proj_bias : d.mlp_c_proj_bias;
-    }
-    // For an FP8 layer with current scales: where a norm's backward pass stores the largest magnitude of d_residual
-    // (norm_amax), and where a norm's forward pass stores that of the layer's input (inp_amax). Null: it does not.
-    float* norm_amax(size_t l, LinearKind kind) const {
-        const bool wants = is_fp8(l, kind) && !has_delayed_scales();
-        return wants && norm_gives_amax(arch()) && is_of_norm(kind) ? acts.fp8_scratch.dout_amax : nullptr;
-    }
-    float* inp_amax(size_t l, LinearKind kind) const {
-        const bool reads_norm = kind == kQkv || kind == kUp, wants = is_fp8(l, kind) && !has_delayed_scales();
-        return wants && norm_gives_amax(arch()) && reads_norm ? acts.fp8_scratch.inp_amax : nullptr;
-    }
-    // Whether a norm writes the FP8 codes of this layer's input instead of the input itself. It does not if something
-    // else reads the input (the gate of a value embedding), or if another op produces it (the mix of residual lambdas).
-    bool norm_quantizes(size_t l, LinearKind kind) const {
-        if (!is_fp8(l, kind) || !has_delayed_scales()) return false;
-        return kind == kUp || (kind == kQkv && !weights.pointers.blocks[l].ve_gate && !arch().residual_lambdas);
-    }
-    // The delayed scale of a tensor, and where to record its largest magnitude: not while recomputing, as the forward
-    // pass has recorded it.
-    DelayedAmax delayed(size_t l, LinearKind kind, bool is_gradient) const {
-        if (!is_fp8(l, kind) || acts.amax.length == 0) return {};
-        const int64_t i = delayed_tensor(l, kind, is_gradient);
-        DelayedAmax of;
-        if (has_delayed_scales()) of.amax = acts.amax.amax() + i;
-        if (!recomputes_ || is_gradient) of.notes = {amax_notes.amax + i, of.amax ? amax_notes.saturated : nullptr};
-        return of;
-    }
-    bool is_fp8(size_t l, LinearKind kind) const { return in_step_ && acts.blocks[l].fp8[kind].weight; }
-
-    // The description of a linear layer of block l.
-    LinearLayer<T> linear(size_t l, LinearKind kind) const {
-        const auto& p = weights.pointers.blocks[l];
-        const auto& d = gradients.pointers.blocks[l];
-        const Fp8LinearState& fp8 = acts.blocks[l].fp8[kind];
-        const auto [C, OC] = linear_size(shape, kind);
-        LinearLayer<T> s{.N = N(),
-                         .C = C,
-                         .OC = OC,
-                         .fp8 = is_fp8(l, kind) ? &fp8 : nullptr,
-                         .scratch = acts.fp8_scratch,
-                         .write = linear_write_,
-                         .inp_has_amax = inp_amax(l, kind) != nullptr,
-                         .dout_has_amax = norm_amax(l, kind) != nullptr};
-        s.inp_is_quantized = norm_quantizes(l, kind);
-        s.inp_delayed = delayed(l, kind, false), s.dout_delayed = delayed(l, kind, true);
-        if (kind == kUp)
-            s.dout_has_amax = s.fp8 && is_fp8(l, kDown) && mlp_gives_amax(arch().mlp) && !s.dout_delayed.amax;
-        const auto with = [&](const T* weight, const T* bias, float* dweight, float* dbias) {
-            s.weight = weight, s.bias = bias, s.dweight = dweight, s.dbias = dbias;
-            return s;
-        };
-        switch (kind) {
-            case kQkv:
-                return with(p.c_attn_weight, p.c_attn_bias, d.c_attn_weight, d.c_attn_bias);
-            case kProjection:
-                return with(p.c_proj_weight, p.c_proj_bias, d.c_proj_weight,
-                            norm_sums(l, kind) ? nullptr : d.c_proj_bias);
-            case kUp:
-                return with(p.c_fc_weight, p.c_fc_bias, d.c_fc_weight, d.c_fc_bias);
-            case kDown:
-                return with(p.mlp_c_proj_weight, p.mlp_c_proj_bias, d.mlp_c_proj_weight,
-                            norm_sums(l, kind) ? nullptr : d.mlp_c_proj_bias);
-        }
-        return s;
     }
 
     // The ranges [first, last) of the weights' elements whose gradients a matmul writes, in ascending order.
@@ -614,8 +510,8 @@ private:
         const T* mid = acts.blocks[l].residual_mid;
         if (!is_mixed) return residual_norm_forward(device, arch(), norm, mid, acts.branch, N(), C);
         if (!is_last && arch().norm == NormKind::plain_rmsnorm)
-            return op.residual_mix_rmsnorm_forward(device, residual(l + 1), norm.residual, norm.out, norm.rstd, mid,
-                                                   acts.branch, residual(0), w.resid_lambdas + l + 1,
+            return op.residual_mix_rmsnorm_forward(device, residual(l + 1), norm.residual, norm.out.values, norm.rstd,
+                                                   mid, acts.branch, residual(0), w.resid_lambdas + l + 1,
                                                    w.x0_lambdas + l + 1, N(), C, float(arch().norm_eps));
         op.residual_add(device, residual(l + 1), mid, acts.branch, N() * C);
         if (is_last)
@@ -630,26 +526,25 @@ private:
     void recompute(size_t l, const int32_t* tokens) {
         auto& a = acts.blocks[l];
         if (acts.policy.recompute == Recompute::none) {
-            // With FP8 the norm's output is not kept, and only the gate of a value embedding needs it.
-            if (linear(l, kQkv).fp8 && weights.pointers.blocks[l].ve_gate)
+            // A layer that keeps a copy does not keep the norm's output, and the gate of a value embedding reads that.
+            if (linear(l, kQkv).keeps_inp() && weights.pointers.blocks[l].ve_gate)
                 norm_forward(device, arch(), ln_1(l), N(), shape.channels);
             return;
         }
-        recomputes_ = true;
+        linear.is_recomputing = true;
         mix_residual(l);
         norm_forward(device, arch(), ln_1(l), N(), shape.channels);
         if (acts.policy.recompute == Recompute::block) {
             block_until_down(l, tokens, SequenceOps{*this});
         } else {
-            linear_quantize_input(device, a.ln_1, linear(l, kQkv));
-            linear_quantize_input(device, a.attention, linear(l, kProjection));
+            linear_keep_input(device, a.ln_1, linear(l, kQkv));
+            linear_keep_input(device, a.attention, linear(l, kProjection));
             norm_forward(device, arch(), ln_2(l), N(), shape.channels);
-            linear_quantize_input(device, a.ln_2, linear(l, kUp));
-            if (mlp_fused_activation(linear(l, kUp), linear(l, kDown), arch().mlp) == Activation::none)
-                mlp_activate(device, a.activated, a.hidden, N(), shape.hidden(), arch().mlp);
+            linear_keep_input(device, a.ln_2, linear(l, kUp));
+            mlp_activate(device, a.activated, a.hidden, linear(l, kDown), arch().mlp);
         }
-        mlp_quantize_activated(device, a.activated, a.hidden, linear(l, kUp), linear(l, kDown), arch().mlp);
-        recomputes_ = false;
+        mlp_keep_activated(device, a.activated, a.hidden, linear(l, kDown));
+        linear.is_recomputing = false;
     }
 
     // Returns the loss that add(scalars) adds to `scalars` in device memory. Waits for the device.

@@ -28,7 +28,7 @@ are quantized once per step.
 #include "llmc/model/shape.h"   // GptShape
 #include "llmc/ops/matmul.h"    // Write
 #include "llmc/ops/ops.h"       // Ops
-#include "llmc/ops/quantize.h"  // Activation, DelayedCodes
+#include "llmc/ops/quantize.h"  // Activation, GemmInput
 
 // The linear layers of a block: c_attn, c_proj, and c_fc and c_proj of the MLP.
 enum LinearKind { kQkv, kProjection, kUp, kDown };
@@ -90,10 +90,14 @@ struct Fp8Scratch {
     float *inp_amax = nullptr, *dout_amax = nullptr;  // stored by the kernels that wrote inp and dout
 };
 
-// For a tensor: the largest magnitude in earlier steps (null: its scale is current), and where to record this step's.
-struct DelayedAmax {
-    const float* amax = nullptr;
-    QuantizeNotes notes = {};
+// An FP8 layer's input, or the gradient of its output: the largest magnitude from which its scale is computed.
+struct Fp8Operand {
+    const float* delayed_amax = nullptr;  // in earlier steps; null: the scale is current
+    QuantizeNotes notes = {};             // with delayed scaling, where to record this step's
+    float* amax = nullptr;  // with a current scale, where the op that computes the tensor stores it; null: absmax does
+    // Computed while the tensor is quantized: inp is activation(what is given). In backward, which then requires a
+    // delayed scale, what is given as dout is the gradient of activation(hidden), where `hidden` is the layer's output.
+    Activation activation = Activation::none;
 };
 
 template <class T>
@@ -103,19 +107,26 @@ struct LinearLayer {
     Fp8Scratch scratch = {};
     const T *weight = nullptr, *bias = nullptr;
     float *dweight = nullptr, *dbias = nullptr;
-    Write write = Write::add;                          // of dweight
-    bool inp_has_amax = false, dout_has_amax = false;  // in FP8: they are in the scratch
-    DelayedAmax inp_delayed = {}, dout_delayed = {};
-    bool inp_is_quantized = false;  // the op that produced inp has stored only its codes
+    Write write = Write::add;    // of dweight
+    float* dout_sums = nullptr;  // where the op that computes dout adds the gradient of the bias; dbias is null then
+    Fp8Operand fp8_inp = {}, fp8_dout = {};
+    bool inp_is_quantized = false;  // the op that computes inp stores only its codes
+
+    // For the ops that compute inp and dout: how to store them.
+    GemmInput<T> inp(T* values) const {
+        if (!inp_is_quantized) return {values, fp8_inp.amax};
+        return {values,
+                nullptr,
+                nullptr,
+                {reinterpret_cast<e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, fp8_inp.delayed_amax,
+                 fp8_inp.notes}};
+    }
+    GemmInput<T> dout(T* values) const { return {values, fp8_dout.amax, dout_sums}; }
+    // Whether backward reads a copy of inp that the layer has kept, not inp itself.
+    bool keeps_inp() const { return fp8; }
 
     Quantized<e4m3> quantized_inp() const {
         return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
-    }
-    // For the op that produces inp: where to store its codes instead, if it should.
-    DelayedCodes inp_codes() const {
-        if (!inp_is_quantized) return {};
-        return {reinterpret_cast<e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, inp_delayed.amax,
-                inp_delayed.notes};
     }
     Quantized<e4m3> quantized_weight() const { return {fp8->weight, fp8->weight_t, fp8->weight_inverse_scale, OC, C}; }
 };
@@ -131,56 +142,44 @@ void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
 
 // The largest magnitude from which a tensor's scale is computed.
 template <class Device, class T>
-const float* amax_for_scale(Device& device, const T* x, int64_t n, const DelayedAmax& delayed, const float* from_kernel,
-                            const LinearLayer<T>& s, Activation activation) {
-    if (delayed.amax) return delayed.amax;
-    if (from_kernel) return from_kernel;
-    ops<T>(device).absmax(device, s.scratch.amax, x, n, activation, s.C);
+const float* amax_for_scale(Device& device, const T* x, int64_t n, const Fp8Operand& of, const LinearLayer<T>& s) {
+    if (of.delayed_amax) return of.delayed_amax;
+    if (of.amax) return of.amax;
+    ops<T>(device).absmax(device, s.scratch.amax, x, n, of.activation, s.C);
     return s.scratch.amax;
 }
 
-// Quantizes an input, or its activation, as the forward pass does, if the saved codes have been overwritten.
+// Keeps the input for the backward pass, as linear_forward does.
 template <class Device, class T>
-void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s,
-                           Activation activation = Activation::none) {
-    if (!s.fp8) return;
-    ensure(!s.inp_is_quantized || activation == Activation::none);
-    if (s.inp_is_quantized) return;
-    ensure(!s.inp_has_amax || activation == Activation::none);
-    const float* const amax = amax_for_scale(device, inp, s.N * s.C, s.inp_delayed,
-                                             s.inp_has_amax ? s.scratch.inp_amax : nullptr, s, activation);
+void linear_keep_input(Device& device, const T* inp, const LinearLayer<T>& s) {
+    if (!s.fp8 || s.inp_is_quantized) return;
+    const float* const amax = amax_for_scale(device, inp, s.N * s.C, s.fp8_inp, s);
     ops<T>(device).quantize_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
-                                 s.fp8->inp_inverse_scale, inp, amax, s.N, s.C, nullptr, activation, nullptr,
-                                 s.inp_delayed.notes);
+                                 s.fp8->inp_inverse_scale, inp, amax, s.N, s.C, nullptr, s.fp8_inp.activation, nullptr,
+                                 s.fp8_inp.notes);
 }
 
-// The layer's forward pass. An `activation` of the input is possible only in FP8.
 template <class Device, class T>
-void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& s,
-                    Activation activation = Activation::none) {
-    if (!s.fp8) {
-        ensure(activation == Activation::none);
-        return ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
-    }
-    linear_quantize_input(device, inp, s, activation);
+void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& s) {
+    if (!s.fp8) return ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
+    linear_keep_input(device, inp, s);
     ops<T>(device).matmul_fp8_forward(device, out, s.quantized_inp(), s.quantized_weight(), s.bias);
 }
 
-// The layer's backward pass. Adds to the gradient of the bias; s.write says whether that of the weight is overwritten
-// or added to. FP8 does not read inp. With an activation, which requires a delayed scale, dout is the gradient of
-// activation(hidden), where `hidden` is the layer's output.
+// Adds to the gradient of the bias; s.write says whether that of the weight is overwritten or added to. FP8 does not
+// read inp, and `hidden` only with an activation.
 template <class Device, class T>
 void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearLayer<T>& s,
-                     const std::type_identity_t<T>* hidden = nullptr, Activation activation = Activation::none) {
-    ensure(activation == Activation::none || (s.fp8 && s.dout_delayed.amax));
+                     const std::type_identity_t<T>* hidden = nullptr) {
     if (!s.fp8)
         return ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC,
                                               s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
-    const float* const amax = amax_for_scale(device, dout, s.N * s.OC, s.dout_delayed,
-                                             s.dout_has_amax ? s.scratch.dout_amax : nullptr, s, Activation::none);
+    const Activation activation = s.fp8_dout.activation;
+    ensure(activation == Activation::none || s.fp8_dout.delayed_amax);
+    const float* const amax = amax_for_scale(device, dout, s.N * s.OC, s.fp8_dout, s);
     ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, amax, s.N, s.OC, s.dbias,
-                                 activation, activation == Activation::none ? nullptr : hidden, s.dout_delayed.notes);
+                                 activation, activation == Activation::none ? nullptr : hidden, s.fp8_dout.notes);
     ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
                                        s.quantized_inp(), s.quantized_weight(), s.write);
 }

@@ -6,28 +6,29 @@ A norm of the model, of its architecture's kind.
 #include "llmc/base/check.h"          // ensure
 #include "llmc/model/architecture.h"  // NormKind
 #include "llmc/ops/ops.h"             // Ops
-#include "llmc/ops/quantize.h"        // DelayedCodes
+#include "llmc/ops/quantize.h"        // GemmInput
 #include "llmc/ops/write.h"           // Write
 
-// residual (N, C) -> out (N, C). weight, bias and mean are null where the kind has none. amax, if it is not null, gets
-// the largest magnitude of out; norm_gives_amax() says which kinds can.
+// residual (N, C) -> out (N, C). weight, bias and mean are null where the kind has none.
 template <class T>
 struct NormLayer {
-    T *residual, *out;
+    T* residual;
+    GemmInput<T> out;
     float *mean, *rstd;
     const T *weight, *bias;
-    float* amax = nullptr;
-    DelayedCodes codes = {};  // where to write the codes of out instead of out; null codes: write out
 };
+
+// Whether the norm finds the largest magnitude of out, and in backward that of dresidual and its column sums.
+inline bool norm_finds_amax_and_sums(const Architecture& a) { return a.norm == NormKind::layernorm; }
 
 template <class Device, class T>
 void norm_forward(Device& device, const Architecture& a, const NormLayer<T>& norm, int64_t N, int64_t C) {
     const auto eps = float(a.norm_eps);
     if (a.norm == NormKind::layernorm)
         ops<T>(device).layernorm_forward(device, norm.out, norm.mean, norm.rstd, norm.residual, norm.weight, norm.bias,
-                                         N, C, eps, norm.amax, norm.codes);
+                                         N, C, eps);
     else
-        ops<T>(device).rmsnorm_forward(device, norm.out, norm.rstd, norm.residual, norm.weight, N, C, eps, norm.codes);
+        ops<T>(device).rmsnorm_forward(device, norm.out, norm.rstd, norm.residual, norm.weight, N, C, eps);
 }
 
 // The same for residual = inp1 + inp2, which it also writes.
@@ -37,26 +38,21 @@ void residual_norm_forward(Device& device, const Architecture& a, const NormLaye
     const auto eps = float(a.norm_eps);
     if (a.norm == NormKind::layernorm)
         ops<T>(device).residual_layernorm_forward(device, norm.residual, norm.out, norm.mean, norm.rstd, inp1, inp2,
-                                                  norm.weight, norm.bias, N, C, eps, norm.amax, norm.codes);
+                                                  norm.weight, norm.bias, N, C, eps);
     else
         ops<T>(device).residual_rmsnorm_forward(device, norm.residual, norm.out, norm.rstd, inp1, inp2, norm.weight, N,
-                                                C, eps, norm.codes);
+                                                C, eps);
 }
 
-// Whether the backward pass can sum the columns of dresidual, and whether both passes can find largest magnitudes.
-inline bool norm_sums_columns(const Architecture& a) { return a.norm == NormKind::layernorm; }
-inline bool norm_gives_amax(const Architecture& a) { return a.norm == NormKind::layernorm; }
-
-// Adds to dweight and dbias, and adds to or sets dresidual, as `write` says. Also adds the column sums of the resulting
-// dresidual to residual_sums, and stores its largest magnitude in residual_amax; both may be null.
+// Adds to dweight and dbias, and adds to or sets dresidual, as `write` says.
 template <class Device, class T>
-void norm_backward(Device& device, const Architecture& a, const NormLayer<T>& norm, T* dresidual, float* dweight,
-                   float* dbias, const T* dout, int64_t N, int64_t C, Write write = Write::add,
-                   float* residual_sums = nullptr, float* residual_amax = nullptr) {
+void norm_backward(Device& device, const Architecture& a, const NormLayer<T>& norm, const GemmInput<T>& dresidual,
+                   float* dweight, float* dbias, const T* dout, int64_t N, int64_t C, Write write = Write::add) {
+    ensure(norm_finds_amax_and_sums(a) || (!dresidual.amax && !dresidual.column_sums));
     if (a.norm == NormKind::layernorm)
         ops<T>(device).layernorm_backward(device, dresidual, dweight, dbias, dout, norm.residual, norm.weight,
-                                          norm.mean, norm.rstd, N, C, write, residual_sums, residual_amax);
+                                          norm.mean, norm.rstd, N, C, write);
     else
-        ops<T>(device).rmsnorm_backward(device, dresidual, dweight, dout, norm.residual, norm.weight, norm.rstd, N, C,
-                                        write);
+        ops<T>(device).rmsnorm_backward(device, dresidual.values, dweight, dout, norm.residual, norm.weight, norm.rstd,
+                                        N, C, write);
 }

@@ -32,6 +32,7 @@ null; column_sums and notes are then those of the gradient. For SwiGLU's, inp is
 */
 #pragma once
 #include <cstdint>
+#include <type_traits>
 #include "llmc/base/fp8.h"  // e4m3, e5m2
 
 // What an op applies to each element before it uses it.
@@ -50,6 +51,21 @@ struct DelayedCodes {
     const float* amax = nullptr;
     QuantizeNotes notes = {};
 };
+
+// A tensor (rows, cols) as the GEMMs that read it next want it. The op that computes it also stores what they would
+// otherwise read it again for; the op's header says which of these it can.
+template <class T>
+struct GemmInputOf {
+    T* values;           // with codes only scratch
+    float* amax;         // the largest magnitude of the values, as absmax would compute it; may be null
+    float* column_sums;  // (cols) +=: of the values, a bias's gradient; may be null
+    DelayedCodes codes;  // of the values
+    GemmInputOf(T* values, float* amax = nullptr, float* column_sums = nullptr, const DelayedCodes& codes = {})
+        : values(values), amax(amax), column_sums(column_sums), codes(codes) {}
+};
+// T is not deduced from it, so that an argument may also be a T*, of which the values are all that is wanted.
+template <class T>
+using GemmInput = std::type_identity_t<GemmInputOf<T>>;
 
 // The parts of update_amax's state.
 struct AmaxState {

@@ -7,20 +7,19 @@ One row of C at a time. The fused form adds the two branches of a residual strea
 out = rmsnorm(residual). Backward overwrites dinp or, depending on `write`, adds to it: dinp then already holds the
 gradient of the residual stream. It adds to dweight, which may be null.
 
-With `codes`, out is only scratch: the output is quantized as by quantize (quantize.h), without being stored. N and C
-must then be multiples of 16.
+out is stored as the next GEMM wants it (GemmInput): its values or its codes.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/ops/quantize.h"  // DelayedCodes
+#include "llmc/ops/quantize.h"  // GemmInput
 #include "llmc/ops/write.h"     // Write
 
 template <class Device, class T>
 struct RmsnormOps {
-    void (*rmsnorm_forward)(Device&, T* out, float* rstd, const T* inp, const T* weight, int64_t N, int64_t C,
-                            float eps, const DelayedCodes& codes);
-    void (*residual_rmsnorm_forward)(Device&, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
-                                     const T* weight, int64_t N, int64_t C, float eps, const DelayedCodes& codes);
+    void (*rmsnorm_forward)(Device&, const GemmInput<T>& out, float* rstd, const T* inp, const T* weight, int64_t N,
+                            int64_t C, float eps);
+    void (*residual_rmsnorm_forward)(Device&, T* residual, const GemmInput<T>& out, float* rstd, const T* inp1,
+                                     const T* inp2, const T* weight, int64_t N, int64_t C, float eps);
     void (*rmsnorm_backward)(Device&, T* dinp, float* dweight, const T* dout, const T* inp, const T* weight,
                              const float* rstd, int64_t N, int64_t C, Write write);
 };

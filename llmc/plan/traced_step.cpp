@@ -231,7 +231,7 @@ StepTrace trace_step(const TracedRun& run) {
     recorder.stream_number(cuda.stream);
     cuda.observer = &recorder;
     Stepper<Cuda, bf16> stepper(model, optimizer, *comm, step, 0);
-    model.set_amax_steps(run.passes.amax_history);  // as in later steps, when the history is full
+    model.linear.set_amax_steps(run.passes.amax_history);  // as in later steps, when the history is full
     const std::vector<int32_t> zeros(size_t(step.B * step.T));
     NoData data{{zeros, zeros}};
 

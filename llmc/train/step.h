@@ -88,10 +88,10 @@ public:
         const StepScalars start{.updates = updates};
         copy_to_device(model.device, scalars_, &start, 1);
         if (seen_) {
-            model.amax_notes = {seen_ + comm.rank * model.acts.amax.tensors, &scalars_->sums.saturated};
+            model.linear.amax_notes = {seen_ + comm.rank * model.acts.amax.tensors, &scalars_->sums.saturated};
             float before[2];
             copy_to_host(model.device, before, model.acts.amax.data, 2);
-            model.set_amax_steps(int64_t(before[1]));
+            model.linear.set_amax_steps(int64_t(before[1]));
         }
         const auto floats = [](int64_t n) { return aligned(size_t(n) * sizeof(float)); };
         for (int level = 0; level < config.levels(); level++)
@@ -117,7 +117,7 @@ public:
         : Stepper(model, optimizer, std::make_unique<NoComm<Device>>(model.device), config, updates) {}
     ~Stepper() {
         model_.before_forward = model_.after_backward = nullptr;
-        model_.amax_notes = {};
+        model_.linear.amax_notes = {};
     }
     Stepper(const Stepper&) = delete;
     Stepper& operator=(const Stepper&) = delete;
@@ -143,7 +143,7 @@ public:
             });
         }
         started_++;
-        if (seen_) model_.count_amax_step();
+        if (seen_) model_.linear.count_amax_step();
         const PhaseScope phase(device, "update");
         is_whole_ = false;
         for (size_t b = buckets().size(); b-- > 0;) {
@@ -332,11 +332,11 @@ private:
             return Sent{all.tokens + at, all.targets + at};
         };
         if (!graph_.is_captured() || graph_windows_ != model_.windows ||
-            graph_is_delayed_ != model_.has_delayed_scales()) {
+            graph_is_delayed_ != model_.linear.has_delayed_scales()) {
             try {
                 graph_.capture([&] { enqueue_gradient(0, sent_of); });
                 graph_windows_ = model_.windows;
-                graph_is_delayed_ = model_.has_delayed_scales();
+                graph_is_delayed_ = model_.linear.has_delayed_scales();
             } catch (const Error& error) {
                 graph_error_ = error.what();
                 has_graph_ = false;

@@ -55,7 +55,7 @@ TEST_CASE("embedding_rmsnorm gives the bits of the two ops", "[embedding_rmsnorm
     Cpu cpu(2);
     Guarded x(dout.size()), out(dout.size()), rstd{size_t(N)}, dx(dout.size(), 0), dwte(start);
     embedding_forward<float>(cpu, x, tokens.data(), wte.data(), nullptr, B, T, C);
-    rmsnorm_forward<float>(cpu, out, rstd, x, nullptr, N, C, kEps);
+    rmsnorm_forward<float>(cpu, out.data(), rstd, x, nullptr, N, C, kEps);
     rmsnorm_backward<float>(cpu, dx, nullptr, dout.data(), x, nullptr, rstd, N, C);
     embedding_backward<float>(cpu, dwte, nullptr, dx, tokens.data(), B, T, C);
     check_equal("out", got[0], out.get());

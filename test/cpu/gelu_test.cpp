@@ -10,7 +10,7 @@ TEST_CASE("gelu agrees with PyTorch", "[gelu]") {
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), dinp(inp.size());
         gelu_forward<float>(cpu, out, inp.data(), int64_t(inp.size()));
-        gelu_backward<float>(cpu, dinp, dout.data(), inp.data(), int64_t(inp.size()));
+        gelu_backward<float>(cpu, dinp.data(), dout.data(), inp.data(), int64_t(inp.size()));
         return std::vector{out.get(), dinp.get()};
     });
     // out = x s with s = 1 / (1 + e^-w) and w = 2u. Rounding w by two units moves s by s (1 - s) 2w < 0.45 units; exp,
@@ -31,7 +31,8 @@ TEST_CASE("gelu of huge numbers is the identity or zero", "[gelu]") {
     Cpu cpu(1);
     Guarded out(inp.size()), dinp(inp.size());
     gelu_forward<float>(cpu, out, inp.data(), int64_t(inp.size()));
-    gelu_backward<float>(cpu, dinp, dout.data(), inp.data(), 4);  // beyond 10^19 the square in the slope overflows
+    gelu_backward<float>(cpu, dinp.data(), dout.data(), inp.data(),
+                         4);  // beyond 10^19 the square in the slope overflows
     CHECK(out.get() == Floats{1e4f, 0, 1e15f, 0, 1e30f, 0, INFINITY});
     CHECK(Floats(dinp.data(), dinp + 4) == Floats{3, 0, 3, 0});
 }
@@ -42,9 +43,9 @@ TEST_CASE("gelu: the same bits wherever an element stands, in place too", "[gelu
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), dinp(inp.size()), in_place(dout);
         gelu_forward<float>(cpu, out, inp.data(), n);
-        gelu_backward<float>(cpu, dinp, dout.data(), inp.data(), n);
+        gelu_backward<float>(cpu, dinp.data(), dout.data(), inp.data(), n);
         Guarded amax(1);
-        gelu_backward<float>(cpu, in_place, in_place, inp.data(), n, amax);
+        gelu_backward<float>(cpu, {in_place, amax}, in_place, inp.data(), n);
         return std::vector{out.get(), dinp.get(), in_place.get(), amax.get()};
     });
     CHECK(same_bits(got[1], got[2]));
@@ -55,7 +56,7 @@ TEST_CASE("gelu: the same bits wherever an element stands, in place too", "[gelu
     for (const int64_t i : {int64_t(0), int64_t(17), n - 1}) {
         Guarded out(1), dinp(1);
         gelu_forward<float>(cpu, out, &inp[size_t(i)], 1);
-        gelu_backward<float>(cpu, dinp, &dout[size_t(i)], &inp[size_t(i)], 1);
+        gelu_backward<float>(cpu, dinp.data(), &dout[size_t(i)], &inp[size_t(i)], 1);
         CHECK(out.get()[0] == got[0][size_t(i)]);
         CHECK(dinp.get()[0] == got[1][size_t(i)]);
     }
@@ -68,7 +69,7 @@ TEST_CASE("gelu hands a NaN on", "[gelu]") {
     Cpu cpu(1);
     Guarded out(20), dinp(20);
     gelu_forward<float>(cpu, out, inp.data(), 20);
-    gelu_backward<float>(cpu, dinp, dout.data(), inp.data(), 20);
+    gelu_backward<float>(cpu, dinp.data(), dout.data(), inp.data(), 20);
     for (const Floats& x : {out.get(), dinp.get()}) {
         CHECK((std::isnan(x[3]) && std::isnan(x[17])));
         CHECK(count_not_finite(x) == 2);

@@ -33,9 +33,10 @@ TEST_CASE("layernorm agrees with PyTorch", "[layernorm]") {
                  dbias_start = randn(bias.size(), 3);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), mean{size_t(N)}, rstd{size_t(N)};
-        layernorm_forward<float>(cpu, out, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
+        layernorm_forward<float>(cpu, out.data(), mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
         Guarded dinp(dinp_start), dweight(dweight_start), dbias(dbias_start);
-        layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N, C);
+        layernorm_backward<float>(cpu, dinp.data(), dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd,
+                                  N, C);
         return std::vector{out.get(), mean.get(), rstd.get(), dinp.get(), dweight.get(), dbias.get()};
     });
     const double rel = tolerance(f.floats(want + "mean"), f.floats(want + "rstd"));
@@ -56,8 +57,8 @@ TEST_CASE("residual_layernorm_forward agrees with PyTorch", "[layernorm]") {
     const Floats weight = f.floats(name + "weight"), bias = f.floats(name + "bias");
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded residual(inp1.size()), out(inp1.size()), mean{size_t(N)}, rstd{size_t(N)};
-        residual_layernorm_forward<float>(cpu, residual, out, mean, rstd, inp1.data(), inp2.data(), weight.data(),
-                                          bias.data(), N, C, kEps);
+        residual_layernorm_forward<float>(cpu, residual, out.data(), mean, rstd, inp1.data(), inp2.data(),
+                                          weight.data(), bias.data(), N, C, kEps);
         return std::vector{residual.get(), out.get(), mean.get(), rstd.get()};
     });
     check_equal("residual", got[0], f.floats(want + "residual"));
@@ -65,7 +66,7 @@ TEST_CASE("residual_layernorm_forward agrees with PyTorch", "[layernorm]") {
     // The fused op is the two ops one after the other, bit for bit: backward and checkpoints must not tell them apart.
     Cpu cpu(1);
     Guarded out(inp1.size()), mean{size_t(N)}, rstd{size_t(N)};
-    layernorm_forward<float>(cpu, out, mean, rstd, got[0].data(), weight.data(), bias.data(), N, C, kEps);
+    layernorm_forward<float>(cpu, out.data(), mean, rstd, got[0].data(), weight.data(), bias.data(), N, C, kEps);
     check_equal("out", got[1], out.get());
     check_equal("mean", got[2], mean.get());
     check_equal("rstd", got[3], rstd.get());
@@ -79,7 +80,7 @@ TEST_CASE("layernorm_backward: bias sums of whole numbers are exact", "[layernor
     for (int64_t i = 0; i < N * C; i++) want[size_t(i % C)] += dout[size_t(i)];
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded dinp(size_t(N * C), 0), dweight(size_t(C), 0), dbias(start);
-        layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean.data(),
+        layernorm_backward<float>(cpu, dinp.data(), dweight, dbias, dout.data(), inp.data(), weight.data(), mean.data(),
                                   rstd.data(), N, C);
         return std::vector{dbias.get(), dweight.get(), dinp.get()};
     });
@@ -98,9 +99,9 @@ TEST_CASE("layernorm: the largest magnitude of what forward stores", "[layernorm
                  bias = randn(size_t(C), 4);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), fused(inp.size()), residual(inp.size()), mean{size_t(N)}, rstd{size_t(N)}, amax(2);
-        layernorm_forward<float>(cpu, out, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps, amax);
-        residual_layernorm_forward<float>(cpu, residual, fused, mean, rstd, inp.data(), more.data(), weight.data(),
-                                          bias.data(), N, C, kEps, static_cast<float*>(amax) + 1);
+        layernorm_forward<float>(cpu, {out, amax}, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
+        residual_layernorm_forward<float>(cpu, residual, {fused, amax.data() + 1}, mean, rstd, inp.data(), more.data(),
+                                          weight.data(), bias.data(), N, C, kEps);
         return std::vector{out.get(), fused.get(), amax.get()};
     });
     check_equal("amax", got[2], {largest(got[0]), largest(got[1])});
@@ -113,10 +114,10 @@ TEST_CASE("layernorm_backward: dinp is overwritten or added to, and its columns 
     const Floats inp = randn(n, 1), weight = randn(columns, 2), dout = randn(n, 3), before = randn(n, 4);
     const Floats mean(size_t(N), 0.25f), rstd(size_t(N), 1.5f), sums = randn(columns, 5);
     const auto backward = [&](Cpu& cpu, const Floats& start, Write write, bool with_sums) {
-        Guarded dinp(start), dweight(columns, 0), dbias(columns, 0), dinp_sums(sums), amax(1);
-        layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean.data(),
-                                  rstd.data(), N, C, write, with_sums ? static_cast<float*>(dinp_sums) : nullptr, amax);
-        return std::vector{dinp.get(), dweight.get(), dbias.get(), dinp_sums.get(), amax.get()};
+        Guarded dinp(start), dweight(columns, 0), dbias(columns, 0), of_columns(sums), amax(1);
+        layernorm_backward<float>(cpu, {dinp, amax, with_sums ? of_columns.data() : nullptr}, dweight, dbias,
+                                  dout.data(), inp.data(), weight.data(), mean.data(), rstd.data(), N, C, write);
+        return std::vector{dinp.get(), dweight.get(), dbias.get(), of_columns.get(), amax.get()};
     };
     const auto added = on_any_threads([&](Cpu& cpu) { return backward(cpu, before, Write::add, true); });
     // With Write::set what was there is never read: it may be NaN.
@@ -131,7 +132,7 @@ TEST_CASE("layernorm_backward: dinp is overwritten or added to, and its columns 
     for (const auto& got : {added, set}) {
         Guarded want(sums);
         add_column_sums<float>(cpu, want, got[0].data(), N, C);
-        check_equal("dinp_sums", got[3], want.get());
+        check_equal("sums of dinp", got[3], want.get());
         check_equal("amax", got[4], {largest(got[0])});
     }
 }
@@ -145,8 +146,9 @@ TEST_CASE("layernorm: a NaN spoils its row and no other", "[layernorm]") {
     Cpu cpu(2);
     Guarded out(size_t(N * C)), mean{size_t(N)}, rstd{size_t(N)}, dinp(size_t(N * C), 0), dweight(size_t(C), 0),
         dbias(size_t(C), 0);
-    layernorm_forward<float>(cpu, out, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
-    layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N, C);
+    layernorm_forward<float>(cpu, out.data(), mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
+    layernorm_backward<float>(cpu, dinp.data(), dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N,
+                              C);
     for (const Floats& x : {out.get(), dinp.get()}) {
         CHECK(all_nan(Floats(x.begin() + C, x.begin() + 2 * C)));
         CHECK(count_not_finite(x) == C);

@@ -102,7 +102,7 @@ TEST_CASE("residual_mix_rmsnorm_forward is its three ops, bit for bit", "[residu
     for (size_t i = 0; i < n; i++) residual[i] = inp1[i] + inp2[i];
     Guarded mixed(n), out(n), rstd{size_t(N)};
     residual_mix_forward<float>(cpu, mixed, residual.data(), inp0.data(), a_or_null, &b, 1, int64_t(n));
-    rmsnorm_forward<float>(cpu, out, rstd, mixed, nullptr, N, C, eps);
+    rmsnorm_forward<float>(cpu, out.data(), rstd, mixed, nullptr, N, C, eps);
     check_equal("residual", got[0], residual);
     check_equal("mixed", got[1], mixed.get());
     check_equal("out", got[2], out.get());

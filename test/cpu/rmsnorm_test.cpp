@@ -25,7 +25,7 @@ TEST_CASE("rmsnorm agrees with PyTorch", "[rmsnorm]") {
     const Floats dinp_start = randn(inp.size(), 1), dweight_start = randn(weight.size(), 2);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), rstd{size_t(N)}, dinp(dinp_start), dweight(dweight_start);
-        rmsnorm_forward<float>(cpu, out, rstd, inp.data(), weight.data(), N, C, kEps);
+        rmsnorm_forward<float>(cpu, out.data(), rstd, inp.data(), weight.data(), N, C, kEps);
         rmsnorm_backward<float>(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd, N, C);
         return std::vector{out.get(), rstd.get(), dinp.get(), dweight.get()};
     });
@@ -45,7 +45,7 @@ TEST_CASE("rmsnorm without a gain agrees with PyTorch", "[rmsnorm]") {
     const Floats inp = f.floats(name + "inp1"), dout = f.floats(name + "dout"), start = randn(inp.size(), 1);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), rstd{size_t(N)}, dinp(start);
-        rmsnorm_forward<float>(cpu, out, rstd, inp.data(), nullptr, N, C, kEps);
+        rmsnorm_forward<float>(cpu, out.data(), rstd, inp.data(), nullptr, N, C, kEps);
         rmsnorm_backward<float>(cpu, dinp, nullptr, dout.data(), inp.data(), nullptr, rstd, N, C);
         return std::vector{out.get(), rstd.get(), dinp.get()};
     });
@@ -63,7 +63,8 @@ TEST_CASE("residual_rmsnorm_forward agrees with PyTorch", "[rmsnorm]") {
     for (const float* gain : {weight.data(), static_cast<const float*>(nullptr)}) {
         const auto got = on_any_threads([&](Cpu& cpu) {
             Guarded residual(inp1.size()), out(inp1.size()), rstd{size_t(N)};
-            residual_rmsnorm_forward<float>(cpu, residual, out, rstd, inp1.data(), inp2.data(), gain, N, C, kEps);
+            residual_rmsnorm_forward<float>(cpu, residual, out.data(), rstd, inp1.data(), inp2.data(), gain, N, C,
+                                            kEps);
             return std::vector{residual.get(), out.get(), rstd.get()};
         });
         check_equal("residual", got[0], f.floats(want + "residual"));
@@ -72,7 +73,7 @@ TEST_CASE("residual_rmsnorm_forward agrees with PyTorch", "[rmsnorm]") {
         // apart.
         Cpu cpu(1);
         Guarded out(inp1.size()), rstd{size_t(N)};
-        rmsnorm_forward<float>(cpu, out, rstd, got[0].data(), gain, N, C, kEps);
+        rmsnorm_forward<float>(cpu, out.data(), rstd, got[0].data(), gain, N, C, kEps);
         check_equal("out", got[1], out.get());
         check_equal("rstd", got[2], rstd.get());
     }
@@ -132,7 +133,7 @@ TEST_CASE("rmsnorm: a NaN spoils its row and no other; a row of zeros stays zero
     const Floats weight(size_t(C), 1), dout = randn(size_t(N * C), 2);
     Cpu cpu(2);
     Guarded out(size_t(N * C)), rstd{size_t(N)}, dinp(size_t(N * C), 0), dweight(size_t(C), 0);
-    rmsnorm_forward<float>(cpu, out, rstd, inp.data(), weight.data(), N, C, kEps);
+    rmsnorm_forward<float>(cpu, out.data(), rstd, inp.data(), weight.data(), N, C, kEps);
     rmsnorm_backward<float>(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd, N, C);
     for (const Floats& x : {out.get(), dinp.get()}) {
         CHECK(all_nan(Floats(x.begin() + C, x.begin() + 2 * C)));

@@ -13,8 +13,8 @@ TEST_CASE("swiglu agrees with PyTorch", "[swiglu]") {
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(dout.size()), dinp(inp.size()), in_place(inp), amax(1);
         swiglu_forward<float>(cpu, out, inp.data(), N, C);
-        swiglu_backward<float>(cpu, dinp, dout.data(), inp.data(), N, C);
-        swiglu_backward<float>(cpu, in_place, dout.data(), in_place, N, C, amax);
+        swiglu_backward<float>(cpu, dinp.data(), dout.data(), inp.data(), N, C);
+        swiglu_backward<float>(cpu, {in_place, amax}, dout.data(), in_place, N, C);
         return std::vector{out.get(), dinp.get(), in_place.get(), amax.get()};
     });
     // The exponential is right to 1.5 units, its sum with one, the quotients and the products to half a unit each: 4 of
@@ -43,7 +43,7 @@ TEST_CASE("swiglu of huge gates is the identity or zero", "[swiglu]") {
     Cpu cpu(1);
     Guarded out(dout.size()), dinp(inp.size());
     swiglu_forward<float>(cpu, out, inp.data(), 1, C);
-    swiglu_backward<float>(cpu, dinp, dout.data(), inp.data(), 1, C);
+    swiglu_backward<float>(cpu, dinp.data(), dout.data(), inp.data(), 1, C);
     CHECK(out.get() == Floats{1e4f, 0, 2e15f, 0, 4e30f, 0});
     CHECK(dinp.get() == Floats{3, 0, 6, 0, 12, 0, 3 * 1e4f, 0, 3 * 1e15f, 0, 3 * 1e30f, 0});
 }
@@ -56,7 +56,7 @@ TEST_CASE("swiglu hands a NaN on, to its own column alone", "[swiglu]") {
     Cpu cpu(1);
     Guarded out(dout.size()), dinp(inp.size());
     swiglu_forward<float>(cpu, out, inp.data(), N, C);
-    swiglu_backward<float>(cpu, dinp, dout.data(), inp.data(), N, C);
+    swiglu_backward<float>(cpu, dinp.data(), dout.data(), inp.data(), N, C);
     const Floats y = out.get(), dx = dinp.get();
     CHECK((std::isnan(y[3]) && std::isnan(y[size_t(C + 17)])));
     CHECK(count_not_finite(y) == 2);

@@ -19,7 +19,7 @@ static std::vector<Floats> on_device(Floats inp, Floats dout) {
         gelu_forward(cuda, out.data, d_inp.data, int64_t(n));
         gelu_backward(cuda, dinp.data, d_dout.data, d_inp.data, int64_t(n));
         OnDevice<float> amax(cuda, 1);
-        gelu_backward(cuda, in_place.data, in_place.data, d_inp.data, int64_t(n), amax.data);
+        gelu_backward(cuda, {in_place.data, amax.data}, in_place.data, d_inp.data, int64_t(n));
         Floats in_place_of_dout = in_place.get();
         in_place_of_dout.resize(n);
         return std::vector{out.get(), dinp.get(), in_place_of_dout, amax.get()};

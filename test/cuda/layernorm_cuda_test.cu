@@ -48,10 +48,10 @@ TEMPLATE_TEST_CASE("layernorm_forward agrees with the CPU", "[layernorm]" ON_DEV
     const auto got = twice_the_same([&] {
         OnDevice<T> d_out(cuda, n), d_residual(cuda, n), d_fused(cuda, n);
         OnDevice<float> d_mean(cuda, rows), d_rstd(cuda, rows), d_fused_mean(cuda, rows), d_fused_rstd(cuda, rows);
-        layernorm_forward(cuda, d_out.data, d_mean.data, d_rstd.data, d_inp1.data, d_weight.data, d_bias.data, N, C,
-                          kEps, d_amax.data);
-        residual_layernorm_forward(cuda, d_residual.data, d_fused.data, d_fused_mean.data, d_fused_rstd.data,
-                                   d_inp1.data, d_inp2.data, d_weight.data, d_bias.data, N, C, kEps, d_amax.data + 1);
+        layernorm_forward(cuda, {d_out.data, d_amax.data}, d_mean.data, d_rstd.data, d_inp1.data, d_weight.data,
+                          d_bias.data, N, C, kEps);
+        residual_layernorm_forward(cuda, d_residual.data, {d_fused.data, d_amax.data + 1}, d_fused_mean.data,
+                                   d_fused_rstd.data, d_inp1.data, d_inp2.data, d_weight.data, d_bias.data, N, C, kEps);
         return std::vector{d_out.get(),   d_mean.get(),       d_rstd.get(),      d_residual.get(),
                            d_fused.get(), d_fused_mean.get(), d_fused_rstd.get()};
     });
@@ -86,12 +86,12 @@ TEMPLATE_TEST_CASE("layernorm_forward's codes are those that quantize makes of i
     const OnDevice<T> inp1(cuda, first), inp2(cuda, second), weight(cuda, gains), bias(cuda, shifts);
     for (const bool has_residual : {false, true}) {
         INFO(N << " x " << C << (has_residual ? " after the residual" : ""));
-        check_codes_of_norm<T>(cuda, N, C, [&](T* residual, T* out, float* mean, float* rstd, const DelayedCodes& to) {
+        check_codes_of_norm<T>(cuda, N, C, [&](T* residual, const GemmInput<T>& out, float* mean, float* rstd) {
             if (has_residual)
                 residual_layernorm_forward(cuda, residual, out, mean, rstd, inp1.data, inp2.data, weight.data,
-                                           infinite_bias.data, N, C, kEps, nullptr, to);
+                                           infinite_bias.data, N, C, kEps);
             else
-                layernorm_forward(cuda, out, mean, rstd, inp1.data, weight.data, bias.data, N, C, kEps, nullptr, to);
+                layernorm_forward(cuda, out, mean, rstd, inp1.data, weight.data, bias.data, N, C, kEps);
         });
     }
 }
@@ -124,9 +124,9 @@ TEMPLATE_TEST_CASE("layernorm_backward agrees with the CPU", "[layernorm]" ON_DE
         // NaN, which Write::set does not read
         OnDevice<T> d_dinp = write == Write::set ? OnDevice<T>(cuda, n) : OnDevice<T>(cuda, dinp);
         OnDevice<float> d_dweight(cuda, dweight), d_dbias(cuda, dbias), d_sums(cuda, sums);
-        layernorm_backward(cuda, d_dinp.data, d_dweight.data, d_dbias.data, d_dout.data, d_inp.data, d_weight.data,
-                           d_mean.data, d_rstd.data, N, C, write, with_sums ? d_sums.data : nullptr,
-                           with_amax ? d_amax.data : nullptr);
+        layernorm_backward(cuda, {d_dinp.data, with_amax ? d_amax.data : nullptr, with_sums ? d_sums.data : nullptr},
+                           d_dweight.data, d_dbias.data, d_dout.data, d_inp.data, d_weight.data, d_mean.data,
+                           d_rstd.data, N, C, write);
         return std::vector{d_dinp.get(), d_dweight.get(), d_dbias.get(), d_sums.get()};
     });
     check_close("dinp", got[0], want_dinp, kTolerance<T>);
@@ -136,7 +136,7 @@ TEMPLATE_TEST_CASE("layernorm_backward agrees with the CPU", "[layernorm]" ON_DE
     check_close("dbias", got[2], want_dbias, 8 * kEpsF32);
     // Of what this device has stored: two that round differently would differ by more.
     if (with_sums) add_column_sums(cpu, want_sums.data(), got[0].data(), N, C);
-    check_close("dinp_sums", got[3], want_sums, with_sums ? 8 * kEpsF32 : 0);
+    check_close("sums of dinp", got[3], want_sums, with_sums ? 8 * kEpsF32 : 0);
 }
 
 TEST_CASE("layernorm's kernels refuse rows that are not a multiple of 16 bytes", "[layernorm]" ON_DEVICE) {

@@ -73,11 +73,11 @@ TEMPLATE_TEST_CASE("rmsnorm_forward's codes are those that quantize makes of its
     const OnDevice<T> inp1(cuda, first), inp2(cuda, second), weight(cuda, gains);
     for (const bool has_residual : {false, true}) {
         INFO(N << " x " << C << (has_residual ? " after the residual" : ""));
-        check_codes_of_norm<T>(cuda, N, C, [&](T* residual, T* out, float*, float* rstd, const DelayedCodes& to) {
+        check_codes_of_norm<T>(cuda, N, C, [&](T* residual, const GemmInput<T>& out, float*, float* rstd) {
             if (has_residual)
-                residual_rmsnorm_forward(cuda, residual, out, rstd, inp1.data, inp2.data, weight.data, N, C, kEps, to);
+                residual_rmsnorm_forward(cuda, residual, out, rstd, inp1.data, inp2.data, weight.data, N, C, kEps);
             else
-                rmsnorm_forward(cuda, out, rstd, inp1.data, nullptr, N, C, kEps, to);
+                rmsnorm_forward(cuda, out, rstd, inp1.data, nullptr, N, C, kEps);
         });
     }
 }

@@ -23,7 +23,7 @@ TEMPLATE_TEST_CASE("swiglu's kernels agree with the CPU", "[swiglu]" ON_DEVICE, 
         swiglu_forward(cuda, d_out.data, d_inp.data, N, C);
         swiglu_backward(cuda, d_dinp.data, d_dout.data, d_inp.data, N, C);
         OnDevice<float> amax(cuda, 1);
-        swiglu_backward(cuda, d_in_place.data, d_dout.data, d_in_place.data, N, C, amax.data);
+        swiglu_backward(cuda, {d_in_place.data, amax.data}, d_dout.data, d_in_place.data, N, C);
         return std::vector{d_out.get(), d_dinp.get(), d_in_place.get(), amax.get()};
     });
     // The bounds of swiglu_test.cpp, and half a unit for what is stored in bf16; and on the device: e is right to 2

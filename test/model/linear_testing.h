@@ -5,7 +5,7 @@ The models with FP8 layers that dev/fixtures/model_fixtures.py makes fixtures of
 #include <cstdint>
 #include <vector>
 #include "llmc/model/gpt.h"            // Gpt
-#include "llmc/model/mlp.h"            // mlp_up, mlp_down, mlp_down_backward
+#include "llmc/model/mlp.h"            // mlp_up, mlp_down, mlp_backward
 #include "test/fixture.h"              // Fixture
 #include "test/model/architectures.h"  // small_shape
 #include "test/model/model_testing.h"  // from_device
@@ -86,11 +86,11 @@ void check_delayed_scales(Device& device, const ArchitectureCase& c, Recompute r
     float* const seen = arena.take<float>(model.acts.amax.tensors);
     auto* const saturated = arena.take<uint64_t>(1);
     fill_zero(device, seen, model.acts.amax.tensors), fill_zero(device, saturated, 1);
-    model.amax_notes = {seen, saturated};
+    model.linear.amax_notes = {seen, saturated};
     const Learned current = step_of(device, model, c);
     model.op.update_amax(device, model.acts.amax, seen, 1);
-    model.count_amax_step();
-    REQUIRE(model.has_delayed_scales());
+    model.linear.count_amax_step();
+    REQUIRE(model.linear.has_delayed_scales());
     const Learned delayed = step_of(device, model, c);
     CHECK(delayed.loss == current.loss);
     for (size_t i = 0; i < current.gradients.size(); i++) {
@@ -134,7 +134,7 @@ void check_swiglu_mlp(Device& device, bool is_delayed, bool has_biases) {
         float* const noted = give(0.f, Floats(4, 0));
         auto* const saturated = arena.take<uint64_t>(1);
         fill_zero(device, saturated, 1);
-        const auto delayed = [&](int64_t i, float amax) -> DelayedAmax {
+        const auto delayed = [&](int64_t i, float amax) -> Fp8Operand {
             if (!is_delayed) return {};
             return {give(0.f, {amax}), {noted + i, saturated}};
         };
@@ -144,27 +144,27 @@ void check_swiglu_mlp(Device& device, bool is_delayed, bool has_biases) {
         down.weight = give(T(), randn(size_t(C * F), 2, 0.2f));
         up.dweight = give(0.f, randn(size_t(2 * F * C), 3)), down.dweight = give(0.f, randn(size_t(C * F), 4));
         if (has_biases) up.dbias = give(0.f, randn(size_t(2 * F), 5));
-        up.inp_delayed = delayed(0, 2), up.dout_delayed = delayed(1, 0.2f);
-        down.inp_delayed = delayed(2, 0.5f), down.dout_delayed = delayed(3, 2);
+        up.fp8_inp = delayed(0, 2), up.fp8_dout = delayed(1, 0.2f);
+        down.fp8_inp = delayed(2, 0.5f), down.fp8_dout = delayed(3, 2);
         T *const inp = give(T(), randn(size_t(N * C), 6)), *const dout = give(T(), randn(size_t(N * C), 7));
         T *const hidden = arena.take<T>(N * 2 * F), *const activated = arena.take<T>(N * F);
         T *const d_activated = arena.take<T>(N * F), *const d_hidden = arena.take<T>(N * 2 * F);
         T *const out = arena.take<T>(N * C), *const dinp = arena.take<T>(N * C);
         linear_quantize_weight(device, up), linear_quantize_weight(device, down);
         if (fused) {
-            up.dout_has_amax = !is_delayed;
+            if (!is_delayed) up.fp8_dout.amax = scratch.dout_amax;
+            down.fp8_inp.activation = Activation::swiglu;
+            if (is_delayed && !has_biases) up.fp8_dout.activation = Activation::swiglu;
             constexpr MlpKind kSwiglu = MlpKind::swiglu;
             mlp_up(device, activated, hidden, inp, up, down, kSwiglu);
-            mlp_down(device, out, activated, hidden, up, down, kSwiglu);
-            const T* const d = mlp_down_backward(device, d_activated, dout, activated, hidden, up, down, kSwiglu);
-            linear_backward(device, dinp, d, inp, up, hidden, mlp_fused_gradient(up, down, kSwiglu));
-            CHECK((mlp_fused_gradient(up, down, kSwiglu) == Activation::swiglu) == (is_delayed && !has_biases));
+            mlp_down(device, out, activated, hidden, down);
+            mlp_backward(device, dinp, d_activated, dout, inp, activated, hidden, up, down, kSwiglu);
         } else {
             linear_forward(device, hidden, inp, up);
             ops<T>(device).swiglu_forward(device, activated, hidden, N, F);
             linear_forward(device, out, activated, down);
             linear_backward(device, d_activated, dout, activated, down);
-            ops<T>(device).swiglu_backward(device, d_hidden, d_activated, hidden, N, F, nullptr);
+            ops<T>(device).swiglu_backward(device, d_hidden, d_activated, hidden, N, F);
             linear_backward(device, dinp, d_hidden, inp, up);
         }
         get(out, N * C), get(dinp, N * C), get(up.dweight, 2 * F * C), get(down.dweight, C * F), get(noted, 4);

@@ -50,8 +50,8 @@ template <class T, class Device>
 PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& request) {
     RunFlags flags = request.flags;
     KnownTokenizer tokenizer = on_all_ranks(world, [&] {
-        // Checked first: if the data is missing, the tokenizer beside it is missing, too.
-        if (flags.trains())
+        // Checked first: if the data is missing, the tokenizer beside it is missing, too. A plan needs no default data.
+        if (flags.trains() && (!flags.dry_run || flags.sources.contains("train-data")))
             for (const DataSource& source : data_sources(flags.train_data)) open_shards(source.pattern);
         KnownTokenizer found(request);
         check_tokens(request, found, world.is_first());

@@ -367,7 +367,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         if (flags.evaluates() && !line.given.has("val-data")) flags.val_data.clear();
         open_source(request, ranks);
     }
-    if (flags.trains()) on_first_rank(ranks, [&] { check_out_dir(request); });
+    if (flags.trains() && !flags.dry_run) on_first_rank(ranks, [&] { check_out_dir(request); });
     share_errors(ranks, [&] {
         require(flags.trains() || request.resumed() || request.source,
                 "expected the model to %s: give --resume, a run's folder or one of its checkpoints, or --init-from",

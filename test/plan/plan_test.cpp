@@ -476,15 +476,18 @@ TEST_CASE("a preset's micro-batch is the largest that fits, if a step's tokens a
     CHECK(on_cpu.exit_code == 0);
     CHECK(contains(on_cpu.err, "warning: `plan` is for GPUs, and these are the figures of --gpu H100"));
     CHECK(run(program("train_gpt") + " plan --model gpt2-124M --total-batch-size 524288").exit_code == 0);
-    // The default data have a tokenizer, and nobody named them.
+    // A plan, without the default data, and where these have a tokenizer and a run its checkpoint: nobody named them.
     const ScratchFolder nowhere;
-    CHECK(run(program("data/tokenize") + " --stories 200000 --tokenizer char --out " + nowhere.path +
-              "/data/tinyshakespeare")
-              .exit_code == 0);
-    const Finished dry = run("d=$(realpath " + program("train_gpt") + ") && cd " + nowhere.path +
-                             " && $d train --depth 2 --dry-run --device cpu --dtype fp32");
-    INFO(dry.err);
-    CHECK(dry.exit_code == 0);
-    CHECK(contains(dry.out, "vocabulary: 32768, as nanochat's"));
-    CHECK(contains(dry.out, "depth: 2 layers\n"));
+    for (const bool has_data : {false, true}) {
+        if (has_data)
+            CHECK(run(program("data/tokenize") + " --stories 200000 --tokenizer char --out " + nowhere.path +
+                      "/data/tinyshakespeare && mkdir -p " + nowhere.path + "/run/default/step_00000001")
+                      .exit_code == 0);
+        const Finished dry = run("d=$(realpath " + program("train_gpt") + ") && cd " + nowhere.path +
+                                 " && $d train --depth 2 --dry-run --device cpu --dtype fp32");
+        INFO(dry.err);
+        CHECK(dry.exit_code == 0);
+        CHECK(contains(dry.out, "vocabulary: 32768, as nanochat's"));
+        CHECK(contains(dry.out, "depth: 2 layers\n"));
+    }
 }

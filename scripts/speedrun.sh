@@ -74,7 +74,10 @@ fi
 programs=${ANVIL_PROGRAMS:-./}
 
 if [ "$target" = gpt2-grade ]; then
-    [ -n "$smoke" ] || flags+=(--train-data "$out/data/train_*.bin" --val-data "$out/data/val_*.bin" --sample-every 2000)
+    # run.sh's dry run of nanochat's own text says what nanochat had from it.
+    if [ -z "$smoke" ] && { [ -z "$dry_run" ] || [ -n "$text" ]; }; then
+        flags+=(--train-data "$out/data/train_*.bin" --val-data "$out/data/val_*.bin" --sample-every 2000)
+    fi
     [ -n "$dry_run" ] || flags+=(--eval-tasks "$out/core.tasks,$out/hellaswag.bin" --eval-tasks-every "$([ -n "$smoke" ] && echo 50 || echo 2000)")
 elif [ -n "$text" ]; then
     flags+=(--train-data "$out/data/train_*.bin" --val-data "$out/data/val_*.bin" --vocab-size 32768)
@@ -82,6 +85,7 @@ elif [ "$target$smoke" = d12 ]; then
     echo "note: the tokens are GPT-2's, and the vocabulary larger than nanochat's: --text trains one of 32,768 tokens on text"
 fi
 if [ -n "$dry_run" ]; then
+    [ -z "$smoke" ] || flags+=(--dtype bf16) # too small for FP8
     exec scripts/run.sh "$target" --dry-run "${flags[@]}"
 fi
 

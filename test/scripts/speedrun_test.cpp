@@ -112,9 +112,12 @@ TEST_CASE("speedrun --dry-run prints the plan of each target, and fetches nothin
     CHECK(contains(d12, "the tokens are GPT-2's"));
     CHECK_FALSE(contains(plan("--target d12 --text books"), "the tokens are GPT-2's"));
     CHECK(contains(plan("--smoke"), "2 layers, 2 heads, 64 channels"));
+    CHECK(contains(plan("--smoke --target gpt2-grade"), "2 layers, 2 heads, 64 channels"));
     // nanochat's own numbers.
     const std::string d24 = plan("--target gpt2-grade");
     CHECK(contains(d24, "parameters: 1384122122 in all"));
+    CHECK(contains(d24, "after 99 minutes (nanochat's README"));
+    CHECK_FALSE(contains(plan("--target gpt2-grade --text books"), "nanochat's README"));
     CHECK(contains(d24, "16 sequences x 2048 tokens x 4 micro-batches x 8 ranks = 1048576 tokens per step"));
     CHECK(contains(d24, "steps: 5568"));
     CHECK(contains(d24, "weights in fp8"));

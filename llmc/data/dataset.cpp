@@ -345,6 +345,9 @@ private:
 
         const Tokenizer tokenizer = train_bpe(
             count_pieces(), {.vocab_size = config_.vocab_size, .special_tokens = special_tokens_of(config_.pattern)});
+        if (tokenizer.vocab_size() < config_.vocab_size)
+            std::fprintf(stderr, "note: %d tokens, of --vocab-size %d: the text has no more pairs to merge\n",
+                         tokenizer.vocab_size(), config_.vocab_size);
         save_tokenizer(tokenizer, path);
         write_file_atomically(key_path, key);
         return tokenizer;

@@ -132,6 +132,12 @@ TEST_CASE("who gives up says why and where", "[watchdog]") {
               const Watch inner(&watchdog, "barrier");
               watchdog.give_up("rank 1 is gone");
           }) == "error: rank 2: rank 1 is gone (during the checkpoint)\n");
+    for (const char* why :
+         {"ended by rank 0: rank 1 is gone (in step 4)", "ended by rank 0: rank 1 is gone (during the barrier)"})
+        CHECK(err([&](Watchdog& watchdog) {  // where that rank was says enough
+                  watchdog.set_step(5);
+                  watchdog.give_up(why);
+              }) == std::string("error: rank 2: ") + why + "\n");
 }
 
 TEST_CASE("hooks run before the end, and those that hang do not keep it", "[watchdog]") {

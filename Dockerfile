@@ -11,7 +11,7 @@ ARG RUNTIME=ubuntu:24.04
 
 FROM ${BASE} AS build-cpu
 ENV DEBIAN_FRONTEND=noninteractive
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates g++ git libcli11-dev libopenmpi-dev \
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates g++ git libopenmpi-dev \
     libxxhash-dev make nlohmann-json3-dev openmpi-bin python3 && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .

@@ -16,7 +16,7 @@ ifneq ($(AARCH64_LACKS),)
 	@echo 'aarch64: skipped: it needs $(AARCH64_LACKS) (apt-get install g++-aarch64-linux-gnu qemu-user catch2)'
 else
 	@mkdir -p $(AARCH64_HEADERS)/include
-	@ln -sfn $(abspath $(CLI11_DIR)/CLI $(JSON_DIR)/nlohmann $(XXHASH_DIR)/xxhash.h $(CATCH2_DIR)/catch2) $(AARCH64_HEADERS)/include/
+	@ln -sfn $(abspath $(JSON_DIR)/nlohmann $(XXHASH_DIR)/xxhash.h $(CATCH2_DIR)/catch2) $(AARCH64_HEADERS)/include/
 	@+export ANVIL_RUN_WITH='$(AARCH64_RUN)' SCHEDULES=in_order; status=0; \
 	  $(SUBMAKE) run-tests KERNELS_ONLY=1 $(AARCH64_BUILD) || status=1; \
 	  $(SUBMAKE) run-emulated KERNELS_ONLY=1 $(AARCH64_BUILD) || status=1; \

@@ -9,13 +9,12 @@ ASK          := LC_ALL=C COLUMNS=80
 CXX_REFUSED  := $(shell $(ASK) CXX='$(CXX)' scripts/setup.sh --compiler 2>&1)
 INCLUDE_DIRS := $(wildcard $(DEPS_DIR)/include) \
   $(shell $(ASK) $(CXX) -E -v -x c++ /dev/null 2>&1 >/dev/null | sed -n '/^.include </,/^End/s/^ //p')
-CLI11_DIR   := $(call dir_with,CLI/CLI.hpp,$(INCLUDE_DIRS))
 JSON_DIR    := $(call dir_with,nlohmann/json.hpp,$(INCLUDE_DIRS))
 XXHASH_DIR  := $(call dir_with,xxhash.h,$(INCLUDE_DIRS))
 CATCH2_DIR  := $(call dir_with,catch2/catch*.hpp,$(INCLUDE_DIRS))
 # Version 2 is one header; version 3 (catch_all.hpp) comes with a library.
 CATCH2_LIBS := $(if $(wildcard $(CATCH2_DIR)/catch2/catch_all.hpp),-lCatch2)
-MISSING     := $(if $(CLI11_DIR),,CLI11) $(if $(JSON_DIR),,nlohmann-json) $(if $(XXHASH_DIR),,xxHash)
+MISSING     := $(if $(JSON_DIR),,nlohmann-json) $(if $(XXHASH_DIR),,xxHash)
 
 CXX_VERSION := $(shell $(CXX) --version 2>/dev/null | head -n 1)
 ifneq ($(USE_OMP),0)

@@ -34,7 +34,6 @@ info: ## what was found, where, and why something was not
 	$(call row,compiler,$(if $(CXX_REFUSED),,$(CXX_VERSION)),$(or $(subst error: ,,$(CXX_REFUSED)),$(CXX) does not run))
 	$(call row,processor,$(if $(filter all here,$(CPU_ARCH)),each of: $(LEVELS),$(ARCH)) on $(shell nproc) cores ($(shell uname -m)))
 	$(call row,OpenMP,$(if $(HAVE_OMP),yes),$(if $(filter 0,$(USE_OMP)),USE_OMP=0,$(CXX) -fopenmp does not link))
-	$(call row,CLI11,$(CLI11_DIR),not found; run scripts/setup.sh)
 	$(call row,nlohmann-json,$(JSON_DIR),not found; run scripts/setup.sh)
 	$(call row,xxHash,$(XXHASH_DIR),not found; run scripts/setup.sh)
 	$(call row,Catch2,$(CATCH2_DIR)$(if $(CATCH2_DIR), (version $(if $(CATCH2_LIBS),3,2))),not found; `make test` installs it)

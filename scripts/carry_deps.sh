@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Collects what another machine lacks in .deps/, which git ignores and the Makefile searches. Copy that folder with the sources.
 #
-#   scripts/carry_deps.sh                the headers of Catch2, CLI11, nlohmann-json and xxHash, as installed here
+#   scripts/carry_deps.sh                the headers of Catch2, nlohmann-json and xxHash, as installed here
 #   scripts/carry_deps.sh --mpi          also Open MPI, as installed here by apt: `. .deps/mpi/env.sh` to use it there
 #   scripts/carry_deps.sh --wheels [DIR] also the headers of cuBLAS, cuDNN and NCCL from NVIDIA's wheels, for a machine
 #                                        that has only the libraries. DIR: a folder with .whl files, or
@@ -81,7 +81,6 @@ carry_header() {
 command -v "$cxx" >/dev/null || fail "$cxx is not installed here: run scripts/setup.sh"
 mkdir -p "$deps/include" "$deps/lib"
 carry_header Catch2 catch2 catch2 catch2/catch_all.hpp catch2/catch.hpp
-carry_header CLI11 libcli11-dev CLI CLI/CLI.hpp
 carry_header nlohmann-json nlohmann-json3-dev nlohmann nlohmann/json.hpp
 carry_header xxHash libxxhash-dev xxhash.h xxhash.h
 # Version 3 of Catch2 has a library.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages with apt, as root or with a sudo that needs no password; else prints the command to run.
 #
-#   scripts/setup.sh           what `make` needs: a C++20 compiler, CLI11, nlohmann-json, xxHash; curl for the data
+#   scripts/setup.sh           what `make` needs: a C++20 compiler, nlohmann-json, xxHash; curl for the data
 #   scripts/setup.sh --tests   also what `make test` needs: Catch2, and Open MPI unless USE_MPI=0
 #   scripts/setup.sh --venv    also Python's virtual environments
 #   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
@@ -44,13 +44,12 @@ if have "$cxx"; then
         exit 2
     fi
     [ -z "$compiler" ] || exit 0
-    have_header CLI/CLI.hpp || needed+=(libcli11-dev)
     have_header nlohmann/json.hpp || needed+=(nlohmann-json3-dev)
     have_header xxhash.h || needed+=(libxxhash-dev)
     [ -z "$tests" ] || have_header catch2/catch_all.hpp || have_header catch2/catch.hpp || needed+=(catch2)
 else
     [ -z "$compiler" ] || exit 0
-    needed+=(g++ libcli11-dev nlohmann-json3-dev libxxhash-dev)
+    needed+=(g++ nlohmann-json3-dev libxxhash-dev)
     [ -z "$tests" ] || needed+=(catch2)
 fi
 have make || needed+=(make)

@@ -1,9 +1,10 @@
 // See flags.h. This file: converting text to a value, the command line and the config file. flags_text.cpp prints
 // fields.
 #include "llmc/base/flags.h"
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <filesystem>
 #include <map>
 #include <set>
 #include "llmc/base/check.h"        // require, ensure
@@ -126,8 +127,9 @@ const Field& field_named(const std::vector<Field>& fields, const std::string& na
 }
 
 void set_given(const std::vector<Field>& fields, const Flags& flags) {
-    for (const auto& [name, given] : flags.given)
-        if (const Field* const field = find_field(fields, name)) set_field(*field, given.text, given.where);
+    for (const Field& field : fields)
+        if (const auto found = flags.given.find(field.name); found != flags.given.end())
+            set_field(field, found->second.text, found->second.where);
 }
 
 static void check_unique(const std::vector<Field>& fields) {
@@ -184,45 +186,22 @@ static bool own_name(const std::vector<Field>& fields, const std::vector<Alias>&
     return true;
 }
 
-// The command line with each flag by its own name.
-static std::vector<std::string> by_own_names(const std::vector<Field>& fields, const std::vector<Alias>& aliases,
-                                             int argc, const char* const* argv) {
-    std::vector<std::string> all;
-    for (int i = 1; i < argc; i++) {
-        const std::string argument = argv[i];
-        if (!argument.starts_with("--")) {
-            all.push_back(argument);
-            continue;
-        }
-        const size_t equals = argument.find('=');
-        const bool has_value = equals != std::string::npos;
-        const std::string typed = argument.substr(2, has_value ? equals - 2 : equals);
-        std::string name = typed, value = has_value ? argument.substr(equals + 1) : i + 1 < argc ? argv[i + 1] : "";
-        const std::string before = value;
-        const bool takes_value = own_name(fields, aliases, name, value);
-        const bool changed = value != before;
-        if (has_value || !takes_value || changed) {
-            all.push_back("--" + name + "=" + value);
-            if (!has_value && takes_value) i++;
-        } else {
-            all.push_back("--" + name);
-        }
-    }
-    return all;
-}
+using Values = std::map<std::string, Flags::Given>;
 
-// Reads --config FILE. CLI11's reader would cut values at a # inside quotes and reports no line numbers.
-static void read_config_file(const std::vector<Field>& fields, const std::string& path, const HelpText& help,
-                             Flags& flags) {
+// Reads the values of a file, as text, and checks them.
+static Values values_in_file(const std::vector<Field>& fields, const std::string& path, const HelpText& help) {
+    Values values;
+    const auto add = [&](const Field& field, const std::string& text, const std::string& where) {
+        if (!field.is_file) set_field(field, text, where);
+        values[field.name] = {text, where, path};
+    };
     std::string content = read_file(path);
     if (content.starts_with("\xEF\xBB\xBF")) content.erase(0, 3);  // Windows editors' byte-order mark
     if (content.starts_with("{")) {
-        for (const auto& [name, text] : values_in_json(fields, content, path)) {
-            const Flags::Given given{text, path + ": \"" + name + "\": " + text, true};
-            set_field(field_named(fields, name, path), given.text, given.where);
-            flags.given[name] = given;
-        }
-        return;
+        if (help.by_new_names) content = help.by_new_names(content);
+        for (const auto& [name, text] : values_in_json(fields, content, path))
+            add(field_named(fields, name, path), text, path + ": \"" + name + "\": " + text);
+        return values;
     }
     std::map<std::string, int> lines;  // name -> where it was set
     std::string section;
@@ -258,85 +237,118 @@ static void read_config_file(const std::vector<Field>& fields, const std::string
                 where.c_str(), name.c_str(), section.c_str(), field.section);
         const auto [earlier, is_new] = lines.insert({name, line_number});
         require(is_new, "%s: '%s' is already set in line %d; remove one", where.c_str(), name.c_str(), earlier->second);
-
-        const Flags::Given given{text, where + ": " + name + " = " + text, true};
-        set_field(field, given.text, given.where);
-        flags.given[name] = given;
+        add(field, text, where + ": " + name + " = " + text);
     }
+    return values;
+}
+
+// Replaces a flag whose value is a file by the values in that file. The field itself keeps its default, unless the file
+// gives another.
+static void open_files(const std::vector<Field>& fields, const HelpText& help, Values& given) {
+    for (const Field& field : fields) {
+        const auto found = given.find(field.name);
+        if (!field.is_file || found == given.end()) continue;
+        const auto [path, where, file, all] = found->second;
+        if (std::find(field.choices.begin(), field.choices.end(), path) != field.choices.end()) continue;
+        std::error_code ignored;
+        require(std::filesystem::is_regular_file(path, ignored), "%s: expected %s, or a file; there is no such file",
+                where.c_str(), expected(field).c_str());
+        std::vector<Field> inside;
+        for (const Field& other : fields)
+            if (other.section == std::string(field.section) || other.in_file == std::string(field.name))
+                inside.push_back(other);
+        HelpText within = help;
+        within.explain = [&](const std::string& name) {
+            return find_field(fields, name)
+                       ? format("'%s' is not for a file of --%s, but for --config or a flag", name.c_str(), field.name)
+                   : help.explain ? help.explain(name)
+                                  : "";
+        };
+        given.erase(found);
+        Values values = values_in_file(inside, path, within);
+        values.insert({field.name, {text_of(field), where, path}});
+        const Flags::Given& own = values[field.name];
+        set_field(field, own.text, own.where);
+        given.merge(values);
+    }
+}
+
+std::string where_to_write(const Field& field, const std::string& text) {
+    return format("--%s is no flag: write `%s = %s` into a file, and give that as --%s FILE (doc/flags.md)", field.name,
+                  field.name, text.c_str(), field.in_file);
 }
 
 Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const* argv, const HelpText& help) {
     check_unique(fields);
-    const std::string program = argc > 0 ? argv[0] : "";
-
-    // All values stay text here; set_field() converts them and checks their ranges.
-    CLI::App app;
-    app.set_help_flag();
-    app.allow_extras();
-    std::vector<std::string> names = {"--help", "--help-all", "--config"};
-    std::vector<CLI::Option*> options;
-    CLI::Option* const asks_help = app.add_flag("-h,--help");
-    CLI::Option* const asks_all = app.add_flag("--help-all");
-    CLI::Option* const config = app.add_option("--config")->take_all();
-    for (const Field& field : fields) {
-        const std::string flag = std::string("--") + field.name;
-        names.push_back(flag);
-        if (std::holds_alternative<bool*>(field.value)) {
-            const std::string opposite = std::string("--no-") + field.name;
-            names.push_back(opposite);
-            options.push_back(app.add_flag(flag + ",!" + opposite)->take_all());
-        } else {
-            options.push_back(app.add_option(flag)->take_all());
-        }
-    }
-
-    std::vector<std::string> arguments;  // in reverse order, as CLI11 takes them
-    const std::vector<std::string> given = by_own_names(fields, help.aliases, argc, argv);
-    for (auto each = given.rbegin(); each != given.rend(); ++each) {
-        const std::string& argument = *each;
-        if (argument.size() > 3 && argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
-            arguments.push_back("");  // CLI11 would take the next argument as the value of `--name=`
-            arguments.push_back(argument.substr(0, argument.size() - 1));
-        } else {
-            arguments.push_back(argument);
-        }
-    }
-    try {
-        app.parse(arguments);
-    } catch (const CLI::ArgumentMismatch&) {
-        throw Error(kExitUsage, std::string(argv[argc - 1]) + ": expected a value after it; see --help");
-    } catch (const std::exception& error) {
-        throw Error(kExitUsage, std::string("cannot read the command line: ") + error.what() + "; see --help");
-    }
-
     Flags flags;
-    if (asks_help->count() + asks_all->count() > 0) {
-        std::fputs(with_installed_names(help_text(fields, program, help, asks_all->count() > 0)).c_str(), stdout);
-        flags.help = true;
+    bool all_help = false;
+    std::optional<std::string> config;
+    std::vector<std::string> unknown;
+    for (int i = 1; i < argc; i++) {
+        const std::string argument = argv[i];
+        if (argument[0] != '-' || argument == "-") {
+            flags.inputs.push_back(argument);
+            continue;
+        }
+        if (argument == "--") {
+            flags.inputs.insert(flags.inputs.end(), argv + i + 1, argv + argc);
+            break;
+        }
+        const size_t equals = argument.find('=');
+        bool has_value = equals != std::string::npos;
+        const std::string typed = argument.substr(0, equals);
+        std::string name = typed.starts_with("--") ? typed.substr(2) : typed;
+        std::string text = has_value ? argument.substr(equals + 1) : i + 1 < argc ? argv[i + 1] : "";
+        has_value |= typed.starts_with("--") && !own_name(fields, help.aliases, name, text);
+        if (name == "help" || name == "help-all" || name == "-h") {
+            flags.help = true, all_help |= name == "help-all";
+            continue;
+        }
+        const Field* field = find_field(fields, name);
+        const bool is_opposite = !field && name.starts_with("no-");
+        if (is_opposite) field = find_field(fields, name.substr(3));
+        const bool is_bool = field && std::holds_alternative<bool*>(field->value);
+        if ((!field && name != "config") || (is_opposite && !is_bool)) {
+            unknown.push_back(typed.starts_with("--") ? "--" + name : typed);
+            continue;
+        }
+        if (is_bool && !has_value) text = "true";
+        if (is_opposite && (text == "true" || text == "false")) text = text == "true" ? "false" : "true";
+        if (!is_bool && !has_value) require(++i < argc, "%s: expected a value after it; see --help", typed.c_str());
+        if (field) {
+            require(field->is_flag(), "%s", where_to_write(*field, text).c_str());
+            Flags::Given& given = flags.given[field->name];
+            given.all.push_back(given.text = text);
+            given.where = format("--%s %s", field->name, text.empty() ? "''" : text.c_str());
+        } else {
+            config = text;
+        }
+    }
+    if (flags.help) {
+        const std::string program = argc > 0 ? argv[0] : "";
+        std::fputs(with_installed_names(help_text(fields, program, help, all_help)).c_str(), stdout);
         return flags;
     }
-    for (const std::string& extra : app.remaining()) {
-        const std::string name = extra.substr(0, extra.find('='));
-        if (help.explain && name.starts_with("-")) {
-            const std::string why = help.explain(name.starts_with("--") ? name.substr(2) : name);
-            require(why.empty(), "%s", why.c_str());
-        }
-        require(!name.starts_with("-"), "unknown flag %s, did you mean %s?", name.c_str(),
-                nearest(names, name).c_str());
+    std::vector<std::string> names = {"--help", "--help-all", "--config"};
+    for (const Field& field : fields) {
+        if (!field.is_flag()) continue;
+        names.push_back(std::string("--") + field.name);
+        if (std::holds_alternative<bool*>(field.value)) names.push_back(std::string("--no-") + field.name);
     }
-    if (config->count() > 0) read_config_file(fields, config->results().back(), help, flags);
-    for (size_t i = 0; i < fields.size(); i++) {
-        const std::string flag = std::string("--") + fields[i].name;
-        const std::vector<std::string>& results = options[i]->results();
-        if (results.empty()) continue;
-        const std::string& last = results.back();
-        const Flags::Given from_line{last, flag + " " + (last.empty() ? "''" : last), false};
-        set_field(fields[i], last, from_line.where);
-        flags.given[fields[i].name] = from_line;
+    for (const std::string& name : unknown) {
+        const std::string why = help.explain ? help.explain(name.starts_with("--") ? name.substr(2) : name) : "";
+        require(why.empty(), "%s", why.c_str());
+        require(false, "unknown flag %s, did you mean %s?", name.c_str(), nearest(names, name).c_str());
     }
+    if (config) {
+        Values values = values_in_file(fields, *config, help);
+        flags.given.merge(values);
+    }
+    open_files(fields, help, flags.given);
+    set_given(fields, flags);
     // After the values: for `--batch-size --steps 3` an error about --batch-size says more than one about the 3.
-    if (app.remaining().empty()) return flags;
-    const std::string extra = app.remaining()[0];
+    if (flags.inputs.empty() || help.takes_inputs) return flags;
+    const std::string& extra = flags.inputs[0];
     require(!extra.ends_with(".bin"),
             "unexpected argument '%s': the shell has replaced a pattern by the names that match it; quote the pattern: "
             "--train-data 'FOLDER/train_*.bin'",

@@ -25,6 +25,10 @@ flag given several times has its last value. In --config FILE, whose values the 
 
 FILE may also be such fields in JSON, as a run's checkpoint has them.
 
+A flag can be a file of its own: --model FILE gives the fields of its section, and only that file, --config and
+checkpoints give those that are only_in("model"), which are no flags. The command line overrides --config, and that the
+file.
+
 A field of a std::optional may have no value. On the command line the word Field::unset says so, in JSON null.
 
 An unknown name, a repeated name in a file, and a value of the wrong type or out of range throw an Error that says where
@@ -51,7 +55,9 @@ struct Field {
     const char* help;                       // one line, units included
     std::vector<std::string> choices = {};  // of a string; empty: any. Of a number: the word that means 0
     double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
-    const char* unset = "";  // of an optional: the word for no value
+    const char* unset = "";    // of an optional: the word for no value
+    bool is_file = false;      // its value may be a file, with values of its section
+    const char* in_file = "";  // no flag, but a name in the file of this flag
 
     Field one_of(std::vector<std::string> all) const {
         Field field = *this;
@@ -69,17 +75,30 @@ struct Field {
         field.unset = word;
         return field;
     }
+    Field or_file() const {
+        Field field = *this;
+        field.is_file = true;
+        return field;
+    }
+    Field only_in(const char* flag) const {
+        Field field = *this;
+        field.in_file = flag;
+        return field;
+    }
+    bool is_flag() const { return !*in_file; }
 };
 
 // The flags that the user gave.
 struct Flags {
     struct Given {
         std::string text;
-        std::string where;  // begins a message: "--batch-size 12abc", "run.cfg:3: batch-size = 12abc"
-        bool in_file;
+        std::string where;                  // begins a message: "--batch-size 12abc", "run.cfg:3: batch-size = 12abc"
+        std::string file = {};              // empty: of the command line
+        std::vector<std::string> all = {};  // of the command line: each time it was given
     };
-    bool help = false;                   // -h, --help or --help-all was given and help was printed: exit
-    std::map<std::string, Given> given;  // by name; the command line overrides the file
+    bool help = false;                     // -h, --help or --help-all was given and help was printed: exit
+    std::map<std::string, Given> given;    // by name; the command line overrides the file
+    std::vector<std::string> inputs = {};  // arguments that are no flags, if the program takes any
     bool has(const std::string& name) const { return given.count(name) > 0; }
 };
 
@@ -96,6 +115,9 @@ struct HelpText {
     // What to say about an unknown name; "": nothing in particular.
     std::function<std::string(const std::string& name)> explain = {};
     std::vector<Alias> aliases = {};  // names that are accepted and not shown
+    bool takes_inputs = false;        // arguments that are no flags
+    // Renames what an older program wrote in JSON.
+    std::function<std::string(const std::string& json)> by_new_names = {};
 };
 
 // Sets the fields from --config FILE, if given, and then from the command line.
@@ -111,6 +133,8 @@ void set_given(const std::vector<Field>& fields, const Flags& flags);
 std::string text_of(const Field& field);
 // The beginning of a help text, up to a clause's end, in at most `width` characters.
 std::string in_brief(const std::string& help, size_t width);
+// Says where a field that is no flag is set.
+std::string where_to_write(const Field& field, const std::string& text);
 // The text of --help: a line of at most 80 characters for each flag in help.common. `all`, or without such flags: every
 // flag by section with its whole text.
 std::string help_text(const std::vector<Field>& fields, const std::string& program, const HelpText& help,

@@ -35,7 +35,7 @@ static std::string placeholder(const Field& field) {
     if (field.choices.empty()) return " TEXT";
     std::string text;
     for (const std::string& choice : field.choices) text += (text.empty() ? " " : "|") + choice;
-    return text;
+    return text + (field.is_file ? "|FILE" : "");
 }
 
 // A default for a table, on one line.
@@ -59,10 +59,24 @@ std::string in_brief(const std::string& help, size_t width) {
     return text.substr(0, text.rfind(' ', width - 4)) + " ...";
 }
 
-// A flag with the placeholder of its value.
+// A flag, or a line of a file, with the placeholder of its value.
 static std::string usage_of(const Field& field) {
     const bool is_bool = std::holds_alternative<bool*>(field.value);
+    if (!field.is_flag()) return std::string(field.name) + " =" + (is_bool ? " true|false" : placeholder(field));
     return (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
+}
+
+// The heading of a field.
+static std::string heading_of(const Field& field) {
+    return field.is_flag() ? field.section : std::string("in a file for --") + field.in_file;
+}
+
+// Flags first, then what is set in files.
+static std::vector<Field> flags_first(std::vector<Field> fields) {
+    std::stable_sort(fields.begin(), fields.end(), [](const Field& a, const Field& b) {
+        return std::string_view(a.in_file) < std::string_view(b.in_file);
+    });
+    return fields;
 }
 
 static std::string brief_help(const std::vector<Field>& fields, const HelpText& help) {
@@ -77,7 +91,9 @@ static std::string brief_help(const std::vector<Field>& fields, const HelpText& 
         text += padded(flag, kColumn) + said + (has_room ? now : "") + "\n";
     }
     return text + padded("  --config FILE", kColumn) + "name = value lines; the command line wins\n" +
-           padded("  --help-all", kColumn) + format("all %zu flags, with all that they say\n", fields.size());
+           padded("  --help-all", kColumn) +
+           format("all %zu flags, with all that they say\n",
+                  size_t(std::count_if(fields.begin(), fields.end(), [](const Field& f) { return f.is_flag(); })));
 }
 
 std::string help_text(const std::vector<Field>& fields, const std::string& program, const HelpText& help, bool all) {
@@ -91,8 +107,8 @@ std::string help_text(const std::vector<Field>& fields, const std::string& progr
                        "     defaults are in brackets\n";
     if (!all && !help.common.empty()) return text + "\n" + brief_help(fields, help);
     std::string section;
-    for (const Field& field : fields) {
-        if (field.section != section) text += "\n" + (section = field.section) + "\n";
+    for (const Field& field : flags_first(fields)) {
+        if (heading_of(field) != section) text += "\n" + (section = heading_of(field)) + "\n";
         const std::string now = shown(field);
         text += line(usage_of(field), std::string(field.help) + (now.empty() ? "" : " [" + now + "]"));
     }
@@ -123,7 +139,9 @@ std::string flags_by_source(const std::vector<Field>& fields, const std::map<std
             order.push_back(found->second);
             line = "from " + found->second + ":";
         }
-        const std::string item = std::string(" --") + field.name + " " + quoted(field);
+        const std::string item =
+            (field.is_flag() ? std::string(" --") + field.name + " " : std::string(" ") + field.name + "=") +
+            quoted(field);
         const size_t begin = line.rfind('\n') + 1;  // 0: only one line so far
         line += (line.size() - begin + item.size() > kWidth ? "\n   " : "") + item;
     }
@@ -141,10 +159,10 @@ std::string markdown_table(const std::vector<Field>& fields) {
         return safe;
     };
     std::string text, section;
-    for (const Field& field : fields) {
-        if (field.section != section) {
-            text += (text.empty() ? "### " : "\n### ") + (section = field.section);
-            text += "\n\n| flag | default | meaning |\n|---|---|---|\n";
+    for (const Field& field : flags_first(fields)) {
+        if (heading_of(field) != section) {
+            text += (text.empty() ? "### " : "\n### ") + (section = heading_of(field));
+            text += format("\n\n| %s | default | meaning |\n|---|---|---|\n", field.is_flag() ? "flag" : "line");
         }
         const std::string now = shown(field);
         text += "| `" + escaped(usage_of(field), true) + "` | " + (now.empty() ? "" : "`" + escaped(now, true) + "`") +

@@ -375,9 +375,7 @@ std::vector<std::pair<std::string, std::string>> CommandLine::shared_flags() con
 void note_given(RunFlags& flags, const Flags& given) {
     for (const Field& field : flags.fields())
         if (const auto found = given.given.find(field.name); found != given.given.end())
-            flags.sources[field.name] = found->second.in_file
-                                            ? found->second.where.substr(0, found->second.where.find(':'))
-                                            : "the command line";
+            flags.sources[field.name] = found->second.file.empty() ? "the command line" : found->second.file;
 }
 
 CommandLine parse_command_line(int argc, const char* const* argv) {

@@ -193,7 +193,7 @@ longer() { # COMMAND
     local command=${1/--steps 20/--steps $steps}
     [ -z "$small" ] || command=${command/--num-layers 4 --num-heads 4 --channels 128/--num-layers 1 --num-heads 2 --channels 64}
     command=${command/run\/one/run\/legs}
-    echo "${command/run\/lan/run\/legs} --sum-order tree --checkpoint-every 10 --keep 9"
+    echo "${command/run\/lan/run\/legs} --grad-sum tree --checkpoint-every 10 --keep 9"
 }
 on() { echo "$(longer "$1") --resume auto"; } # COMMAND
 start rank-alone 0 "$(longer "${alone/run\/one/run\/undisturbed}")"
@@ -245,14 +245,14 @@ cp -r "$scratch/disk-1/run/legs" "$scratch/disk-0/run/virtual"
 three() { # COMMAND RANK
     local command=${1/--rank 0/--rank $2}
     command=${command/--world-size 2/--world-size 3}
-    on "${command/--batch-size 6/--batch-size 4} --reduce all-to-all"
+    on "${command/--batch-size 6/--batch-size 4} --grad-sum tree-ordered"
 }
 start rank-2 0 "$(three "$from_beta" 2)"
 start rank-1 0 "$(three "$from_beta" 1)"
 start rank-0 1 "$(three "$from_beta" 0)"
 for rank in 0 1 2; do ended "rank-$rank" 0; done
 virtual=$(on "${alone/run\/one/run\/virtual}")
-start rank-alone 0 "${virtual/--batch-size 6/--batch-size 4} --reduce all-to-all --virtual-ranks 3"
+start rank-alone 0 "${virtual/--batch-size 6/--batch-size 4} --grad-sum tree-ordered --virtual-ranks 3"
 ended rank-alone 0
 
 legs=$scratch/disk-1/run/legs/log.jsonl

@@ -19,7 +19,7 @@ def free_port():
 
 
 # The same bits on any number of ranks.
-ALIKE = {"total_batch_size": 128, "sum_order": "tree"}
+ALIKE = {"total_batch_size": 128, "grad_sum": "tree"}
 
 
 def start_rank(bench, out, rank, count, port, torture=None, **changes):

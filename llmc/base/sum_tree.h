@@ -5,7 +5,7 @@ Pairwise sums in an order that does not depend on how the work is divided: the t
   sum_tree<0, 6>(value)           the same, unrolled by the compiler: for kernels
 
 A rank that sums its own 2^j micro-batches in this way holds a node of the tree over all micro-batches, so that any
-number of ranks gets the same bits (--sum-order tree, llmc/train/step.h).
+number of ranks gets the same bits (--grad-sum tree, llmc/train/step.h).
 */
 #pragma once
 #include "llmc/base/bf16.h"  // ANVIL_HOST_DEVICE

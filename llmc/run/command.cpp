@@ -299,6 +299,9 @@ constexpr OldFlag kOldFlags[] = {
     {"checkpoint-local", kNoLocal},
     {"local-every", kNoLocal},
     {"dependent-launch", "gone: leave it out"},
+    {"grad-comm", "--grad-sum, with bf16 or fp32"},
+    {"reduce", "--grad-sum, with ordered or bf16-ordered for all-to-all"},
+    {"sum-order", "--grad-sum, with tree"},
 };
 
 // Why this command does not have the flag; "": no command has it.
@@ -401,7 +404,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                               .usage = std::string(is_train ? "[COMMAND]" : info.name) + " [--flag value]...",
                               .common = info.common,
                               .explain = [&](const std::string& name) { return why_unknown(info.command, name); },
-                              .aliases = kAliases});
+                              .aliases = kAliases,
+                              .by_new_names = by_new_names});
     line.is_done = line.given.help;
     // A number is a step of the run in --out-dir.
     std::string& resume = line.run.resume;

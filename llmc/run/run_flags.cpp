@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 #include "llmc/base/check.h"      // require
+#include "llmc/base/json.h"       // OrderedJson
 #include "llmc/data/mixture.h"    // data_sources
 #include "llmc/run/peak_flops.h"  // given_peak
 
@@ -26,6 +27,21 @@ bool is_of_one_process(const Field& field) {
                                                 "batch-size", "tune-matmul", "train-data",   "val-data",  "tokenizer",
                                                 "out-dir",    "resume",      "eval-tasks",   "peak-flops"};
     return names.contains(field.name);
+}
+
+std::string by_new_names(const std::string& json) {
+    OrderedJson flags = parse_ordered_json(json);
+    // --grad-comm, --reduce and --sum-order are --grad-sum now, in which bf16 has no tree: rounding undoes what it is for.
+    if (!flags.is_object() || flags.contains("grad-sum")) return json;
+    const auto is = [&](const char* name, const char* value) { return flags.contains(name) && flags[name] == value; };
+    const std::string type = is("grad-comm", "bf16") ? "bf16" : is("sum-order", "tree") ? "tree" : "fp32";
+    const bool ordered = is("reduce", "all-to-all"), scattered = is("reduce", "reduce-scatter");
+    const std::string sum = ordered                       ? (type == "fp32" ? "ordered" : type + "-ordered")
+                            : type == "bf16" && scattered ? "bf16-scatter"
+                                                          : type;
+    if (sum == "fp32") return json;
+    flags["grad-sum"] = sum;
+    return json_text(flags);
 }
 
 // The order is that of --help and doc/flags.md.
@@ -322,13 +338,14 @@ std::vector<Field> RunFlags::fields() {
              "how micro-batches are divided among CPU ranks; equal: the same number for all; auto: by each rank's "
              "measured speed, again when that changes; 3,1: three for rank 0 and one for rank 1; FILE.jsonl: as in the "
              "log of another run"},
-            Field{"ranks", "grad-comm", &grad_comm, "type in which gradients are communicated"}.one_of(
-                {"fp32", "bf16"}),
-            Field{"ranks", "reduce", &reduce,
-                  "how gradients are summed over ranks; all-to-all: in the order of ranks, rounded once, the same bits "
-                  "on any device and network; reduce-scatter: as the network does it; auto: all-to-all of bf16 "
-                  "where it is no slower: on one host, or with one CPU rank on each"}
-                .one_of({"auto", "all-to-all", "reduce-scatter"}),
+            Field{"ranks", "grad-sum", &grad_sum,
+                  "how gradients are sent between ranks and summed; fp32: as fp32, in the order of the network; bf16: "
+                  "half the bytes, in the order of ranks where that is no slower, on one host, or with one CPU rank on "
+                  "each; ordered: as fp32, in the order of ranks, the same bits on any device and network; tree: on "
+                  "CPUs the same bits on any number of ranks, if each has a power of two of micro-batches, at the cost "
+                  "of log2 of that number more gradient buffers; tree-ordered: that between GPUs, too; bf16-ordered, "
+                  "bf16-scatter: bf16 always in the order of ranks, or of the network"}
+                .one_of({"fp32", "bf16", "ordered", "tree", "tree-ordered", "bf16-ordered", "bf16-scatter"}),
             Field{"ranks", "shard-ranks", &shard_ranks,
                   "number of consecutive ranks among which the optimizer's state is sharded: with the ranks of one "
                   "host, weights are gathered inside the host, and only sums of gradients cross between hosts; must "
@@ -363,10 +380,6 @@ std::vector<Field> RunFlags::fields() {
                   "size of a gradient bucket: whole layers are communicated together up to this many MiB, counted in "
                   "fp32 (0: 32, from 8 ranks on 4 per rank); does not apply to matrices under Muon"}
                 .from(0, 1 << 20),
-            Field{"ranks", "sum-order", &sum_order,
-                  "order in which micro-batches' gradients are summed; tree: the same bits on any number of ranks, if "
-                  "each has a power of two of micro-batches, at the cost of log2 of that number more gradient buffers"}
-                .one_of({"in-place", "tree"}),
             {"ranks", "overlap", &overlap, "overlap communication of gradients and weights with computation"},
             Field{"ranks", "check-replicas", &check_replicas,
                   "steps between comparisons of all ranks' weights and speed (0: never)"}
@@ -405,10 +418,11 @@ void RunFlags::validate() const {
     require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
     require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
     const BalanceMode mode = balance_mode();
-    require(!mode.moves() || sum_order != "tree",
-            "--sum-order tree has the same bits whatever the ranks, and --balance %s moves work between them: leave "
-            "one of them out",
-            balance.c_str());
+    require(
+        !mode.moves() || !tree_sum(),
+        "--grad-sum %s has the same bits whatever the ranks, and --balance %s moves work between them: leave one of "
+        "them out",
+        grad_sum.c_str(), balance.c_str());
     require(mode.is_equal() || !noise_scale,
             "--noise-scale compares ranks with equal shares of a step: leave it or --balance %s out", balance.c_str());
     const Recipe chosen = chosen_recipe();

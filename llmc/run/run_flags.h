@@ -23,6 +23,9 @@ ranks. A flag without a value is filled in later: by the recipe, --depth or a de
 // or machine, and paths. What the paths lead to is compared.
 bool is_of_one_process(const Field& field);
 
+// The flags in the JSON of a checkpoint, by their names of today: older versions had other ones.
+std::string by_new_names(const std::string& json);
+
 // The commands of train_gpt (command.h).
 enum class Command { train, generate, chat, eval, plan, export_model, doctor, bench_comm };
 
@@ -86,7 +89,7 @@ struct RunFlags {
 
     LaunchFlags launch;
     int virtual_ranks = 0;
-    std::string balance = "equal", grad_comm = "fp32", reduce = "auto", sum_order = "in-place";
+    std::string balance = "equal", grad_sum = "fp32";
     int64_t bucket_mb = 0;
     int shard_ranks = 0, zero_stage = 1;
     int islands = 0;
@@ -118,7 +121,7 @@ struct RunFlags {
     BalanceMode balance_mode() const { return trains() ? ::balance_mode(balance) : BalanceMode{}; }
     // Whether to advise --balance auto: not with flags that need equal shares.
     bool may_balance() const {
-        return islands_of_run() == 0 && data_order == "own" && zero_stage == 1 && !noise_scale && sum_order != "tree";
+        return islands_of_run() == 0 && data_order == "own" && zero_stage == 1 && !noise_scale && !tree_sum();
     }
     // "" for a default.
     std::string source_of(const std::string& name) const {
@@ -135,10 +138,12 @@ struct RunFlags {
     bool fp8() const { return dtype == "fp8"; }
     // Steps of delayed scaling's history; 0: scales are current.
     int64_t amax_history() const { return fp8() && fp8_scaling == "delayed" ? fp8_amax_history : 0; }
+    bool tree_sum() const { return grad_sum.starts_with("tree"); }
+    bool bf16_gradients() const { return grad_sum.starts_with("bf16"); }
     GradientSum gradient_sum() const {
-        return reduce == "all-to-all"       ? GradientSum::all_to_all
-               : reduce == "reduce-scatter" ? GradientSum::reduce_scatter
-                                            : GradientSum::automatic;
+        return grad_sum.ends_with("ordered")   ? GradientSum::all_to_all
+               : grad_sum.ends_with("scatter") ? GradientSum::reduce_scatter
+                                               : GradientSum::automatic;
     }
     int islands_of_run() const { return trains() ? islands : 0; }
     OuterConfig outer() const {

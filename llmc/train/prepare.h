@@ -86,12 +86,12 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     share_errors(world.ranks, [&] {
         if (sharding.shards == sharding.world_size) return;
         require(flags.gradient_sum() != GradientSum::all_to_all,
-                "--reduce all-to-all does not shard in two levels: leave it or --shard-ranks out");
+                "--grad-sum %s does not shard in two levels: leave it or --shard-ranks out", flags.grad_sum.c_str());
         comm->split(sharding.shards);
     });
     comm->warm_up(comm->takes_all_to_all(
         flags.gradient_sum(),
-        flags.grad_comm == "bf16"));  // before free memory is measured: NCCL's buffers are hundreds of MiB
+        flags.bf16_gradients()));  // before free memory is measured: NCCL's buffers are hundreds of MiB
     const bool makes_samples = flags.trains() && tokenizer.tokenizer && flags.sample_tokens > 0;
     MemoryBudget<Device, T> memory(device, world, flags, makes_samples, parameters, sharding, *comm);
 

@@ -329,7 +329,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
             flags = RunFlags();
             flags.command = line.run.command;
             try {
-                from_older_json(flags.fields(), request.checkpoint_file(kRunFlagsFile), stored);
+                from_older_json(flags.fields(), by_new_names(request.checkpoint_file(kRunFlagsFile)), stored);
             } catch (const Error& error) {  // a choice of another version: its optimizer, say
                 throw Error(error.exit_code,
                             error.what() + ("; its weights alone: --init-from " + request.checkpoint.path));

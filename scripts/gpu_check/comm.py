@@ -314,7 +314,7 @@ def ranks(part):
             exact["losses"] = same_as_virtual(world, size, "fp32 gradients", {}, lambda _: FP32_SUMS)
         # Virtual ranks round each rank's sum once, NCCL at each of W - 1 hops: so many times what rounding once does.
         with part.isolated(f"{size} ranks, bf16 gradients"):
-            same_as_virtual(world, size, "bf16 gradients", {"grad-comm": "bf16"},
+            same_as_virtual(world, size, "bf16 gradients", {"grad-sum": "bf16"},
                             lambda losses: FP32_SUMS + size * difference(losses, exact.get("losses", losses)))  # fmt: skip
         with part.isolated(f"{size} ranks, Muon"):
             same_as_virtual(world, size, "Muon", {"optimizer": "muon"}, lambda _: FP32_SUMS)

@@ -446,7 +446,7 @@ TEST_CASE("a packed run is the same when it is resumed, and at two ranks", "[pac
             run(program("train_gpt") + " --train-data '" + scratch / "data/train_*.bin' --val-data '" +
                 scratch / "data/val_*.bin' " + model +
                 "--batch-size 2 --total-batch-size 128 --warmup-steps 0 --lr-schedule constant --sample-tokens 0 "
-                "--sum-order tree --dtype fp32 --summary " +
+                "--grad-sum tree --dtype fp32 --summary " +
                 "--threads 1 --keep 9 --val-tokens 0 --out-dir " + scratch / out + " " + flags);
         INFO(finished.err);
         REQUIRE(finished.exit_code == 0);

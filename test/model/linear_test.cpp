@@ -106,7 +106,7 @@ namespace {
 // One block whose four layers are all in FP8; four micro-batches of 2 x 16 tokens per step.
 const FlagMap kFp8 = {{"dtype", "fp8"},     {"device", "cpu"},       {"num-layers", "1"},
                       {"channels", "128"},  {"mlp-channels", "128"}, {"total-batch-size", "128"},
-                      {"grad-clip", "1.5"}, {"sum-order", "tree"},   {"steps", "8"}};
+                      {"grad-clip", "1.5"}, {"grad-sum", "tree"},    {"steps", "8"}};
 
 }  // namespace
 

@@ -115,7 +115,7 @@ TEST_CASE("plan: memory is what the run will take", "[plan][plain]") {
             if (muon == (world == 1)) continue;  // a hundred plans
             INFO("muon " << muon << " on " << world);
             RunFlags config = config_of("gpt2-355M", 4, 0);
-            config.optimizer = muon ? "muon" : "adamw", config.recompute = "norms", config.grad_comm = "bf16";
+            config.optimizer = muon ? "muon" : "adamw", config.recompute = "norms", config.grad_sum = "bf16";
             const GptShape shape = config.model.shape(0);
             const RunPlan plan = planned(config, world);
             ParameterList list(shape);
@@ -157,8 +157,8 @@ TEST_CASE("plan: memory is what the run will take", "[plan][plain]") {
 
 TEST_CASE("plan: gradients that are sent to their owners", "[plan]") {
     RunFlags config = config_of("gpt2-124M", 32, 0);
-    const auto with = [&](const char* reduce, const char* type, int world) {
-        config.reduce = reduce, config.grad_comm = type;
+    const auto with = [&](const char* sum, int world) {
+        config.grad_sum = sum;
         return planned(config, world);
     };
     const auto launches = [](const RunPlan& plan, const char* name) {
@@ -168,7 +168,9 @@ TEST_CASE("plan: gradients that are sent to their owners", "[plan]") {
     for (const char* type : {"fp32", "bf16"})
         for (const int world : {8, 64}) {
             INFO(type << " on " << world);
-            const RunPlan ring = with("reduce-scatter", type, world), sent = with("all-to-all", type, world);
+            const bool is_bf16 = std::string(type) == "bf16";
+            const RunPlan ring = with(is_bf16 ? "bf16-scatter" : "fp32", world),
+                          sent = with(is_bf16 ? "bf16-ordered" : "ordered", world);
             const long buckets = long(sent.sharding.buckets.size());
             CHECK(launches(ring, "reduce_scatter") == buckets);
             CHECK(launches(sent, "all_to_all") == buckets);

@@ -53,9 +53,9 @@ TEST_CASE("of one rank the first micro-batch is compared with the step", "[noise
     // As a step of its own it has the same windows and weights.
     must_succeed(runs.train("part", with(whole, {{"total-batch-size", "32"}})));
     const double small = std::pow(steps_in(runs.path("part"))[0].norm, 2);
-    for (const std::string order : {"in-place", "tree"}) {
+    for (const std::string order : {"fp32", "tree"}) {
         const std::string out = runs.path(order);
-        must_succeed(runs.train(order, with(whole, {{"sum-order", order}, {"noise-scale", "true"}})));
+        must_succeed(runs.train(order, with(whole, {{"grad-sum", order}, {"noise-scale", "true"}})));
         const double big = std::pow(steps_in(out)[0].norm, 2);
         NoiseScale wanted;
         wanted.add(32, small, 256, big);

@@ -177,8 +177,8 @@ TEST_CASE("shares that do not go together are refused in one line", "[shares]") 
     refused(flags_of("equal", 2, 256), 2, {2, -1}, "--batch-size is 2 on rank 0, and not given on rank 1");
     refused(flags_of("equal", 2, 256), 3, {0, 0, 4}, "--batch-size is auto on rank 0, and 4 on rank 2");
     RunFlags tree = flags_of("auto", 2, 256), noise = flags_of("5,3", 2, 256), sizes = flags_of("equal", 2, 256);
-    tree.sum_order = "tree", noise.noise_scale = sizes.noise_scale = true;
-    refused(tree, 2, {}, "--sum-order tree has the same bits whatever the ranks");
+    tree.grad_sum = "tree", noise.noise_scale = sizes.noise_scale = true;
+    refused(tree, 2, {}, "--grad-sum tree has the same bits whatever the ranks");
     refused(noise, 2, {}, "leave it or --balance 5,3 out");
     refused(sizes, 2, {2, 6}, "--noise-scale compares ranks with equal shares");
     // What needs equal shares, however somebody asks for others.

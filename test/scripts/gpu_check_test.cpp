@@ -403,7 +403,7 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
     CHECK(contains(machine.result("bench-comm of 1 ranks"), "one GPU"));
     // One GPU for all ranks, and the flags that the names of the checks promise.
     const std::string log = machine.read("out/comm.log");
-    for (const char* flag : {"--grad-comm=bf16", "--optimizer=muon"}) CHECK(count(log, flag) == 2);
+    for (const char* flag : {"--grad-sum=bf16", "--optimizer=muon"}) CHECK(count(log, flag) == 2);
     CHECK(count(log, "--resume=") == 1);
     CHECK(contains(machine.read("nccl_variables"), "1 8 --local-rank=0"));
     CHECK_FALSE(contains(machine.read("nccl_variables"), "--local-rank=1"));

@@ -10,7 +10,7 @@ namespace {
 // A learning rate at which the validation loss falls and rises; the same bits at 1, 2 and 4 ranks.
 const FlagMap kRestless = {
     {"steps", "200"},     {"learning-rate", "5e-2"}, {"lr-schedule", "constant"}, {"warmup-steps", "0"},
-    {"val-every", "10"},  {"val-tokens", "0"},       {"total-batch-size", "128"}, {"sum-order", "tree"},
+    {"val-every", "10"},  {"val-tokens", "0"},       {"total-batch-size", "128"}, {"grad-sum", "tree"},
     {"save-best", "true"}};
 
 struct Validation {

@@ -48,7 +48,7 @@ struct Resumed {
 TEST_CASE("a resumed run keeps its type, its warm-up and its tokens per step, also from an older checkpoint",
           "[decided]") {
     const TinyRuns runs;
-    must_succeed(runs.train("a", with(kOpen, {{"virtual-ranks", "2"}, {"sum-order", "tree"}})));
+    must_succeed(runs.train("a", with(kOpen, {{"virtual-ranks", "2"}, {"grad-sum", "tree"}})));
     const std::string middle = step_folder(runs.path("a"), 20);
     CHECK(flags_in(middle)["warmup-steps"] == 4);
     CHECK(flags_in(middle)["total-batch-size"] == 64);

@@ -56,7 +56,7 @@ TEST_CASE("what cannot be removed and links that cannot be made cost a warning, 
         fs::create_directories(left);
         put_file(left + "/mine", "");
         const FlagMap all =
-            with(flags, {{"virtual-ranks", one.ranks}, {"total-batch-size", "128"}, {"sum-order", "tree"}});
+            with(flags, {{"virtual-ranks", one.ranks}, {"total-batch-size", "128"}, {"grad-sum", "tree"}});
         if (one.ranks == "2") must_succeed(runs.train("straight2", with(all, {{"virtual-ranks", "0"}})));
         const std::string want = one.ranks == "2" ? runs.path("straight2") : straight;
         const Finished done = run(shim.refusing(one.what, out) +

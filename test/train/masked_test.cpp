@@ -57,7 +57,7 @@ struct MaskedShards {
         return run(program("train_gpt") + " --train-data '" + scratch / "train_*.bin' --val-data '" +
                    scratch / "val_*.bin' --vocab-size 60 --document-token 0 --num-layers 1 --num-heads 2 " +
                    "--channels 32 --seq-len 16 --batch-size 2 --total-batch-size 128 --steps " + std::to_string(steps) +
-                   " --warmup-steps 0 --learning-rate 1e-2 --lr-schedule constant --sample-tokens 0 --sum-order tree "
+                   " --warmup-steps 0 --learning-rate 1e-2 --lr-schedule constant --sample-tokens 0 --grad-sum tree "
                    "--dtype fp32 " +
                    "--threads 1 --keep 9 --val-tokens 0 --val-every 80 --out-dir " + scratch / out + " " + flags);
     }

@@ -63,9 +63,9 @@ TEST_CASE("gradients that travel as bf16 are rounded, and no more than that", "[
     const TinyRuns runs;
     const FlagMap exact = with(kEight, {{"virtual-ranks", "2"}, {"noise-scale", "true"}, {"steps", "6"}});
     must_succeed(runs.train("exact", exact));
-    must_succeed(runs.train("virtual", with(exact, {{"grad-comm", "bf16"}})));
+    must_succeed(runs.train("virtual", with(exact, {{"grad-sum", "bf16"}})));
     must_succeed(
-        mpirun(2, command_of(runs.flags("real", with(exact, {{"grad-comm", "bf16"}, {"virtual-ranks", "0"}})))));
+        mpirun(2, command_of(runs.flags("real", with(exact, {{"grad-sum", "bf16"}, {"virtual-ranks", "0"}})))));
     CHECK(losses_in(runs.path("real")) == losses_in(runs.path("virtual")));
     CHECK(tensor_difference(step_folder(runs.path("real"), 6), step_folder(runs.path("virtual"), 6)) == "");
 

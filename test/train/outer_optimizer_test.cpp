@@ -95,7 +95,7 @@ TEST_CASE("a run of islands has the same bits again, after a resume, and with ot
             // A power of two of micro-batches, so that how many ranks have them changes no sum.
             const FlagMap flags = with(kIslands, {{"optimizer", optimizer},
                                                   {"outer-dtype", type},
-                                                  {"sum-order", "tree"},
+                                                  {"grad-sum", "tree"},
                                                   // Of master weights, once.
                                                   {"dtype", optimizer == "muon" && type == "fp32" ? "bf16" : "fp32"}});
             must_succeed(runs.train(name, flags));

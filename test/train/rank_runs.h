@@ -19,7 +19,7 @@ Compares runs of several ranks with runs of one, by losses and checkpoints, and 
 
 // Eight micro-batches of 2 x 16 tokens per step. Gradients are clipped in some steps and not in others.
 inline const FlagMap kEight = {
-    {"total-batch-size", "256"}, {"sum-order", "tree"}, {"checkpoint-every", "0"}, {"warmup-steps", "2"}};
+    {"total-batch-size", "256"}, {"grad-sum", "tree"}, {"checkpoint-every", "0"}, {"warmup-steps", "2"}};
 
 inline FlagMap with(FlagMap flags, const FlagMap& more) {
     for (const auto& [name, value] : more) flags[name] = value;

@@ -41,7 +41,7 @@ TEST_CASE("a run scores its model when it is due, the same on any number of rank
                            {"checkpoint-every", "3"},
                            {"batch-size", "1"},
                            {"total-batch-size", "64"},
-                           {"sum-order", "tree"}};  // the same weights on two ranks
+                           {"grad-sum", "tree"}};  // the same weights on two ranks
     const Finished trained = run(command_of(runs.flags("one", flags)) + " --summary");
     must_succeed(trained);
     const std::vector<std::string> records = records_in(runs.path("one"), "tasks");

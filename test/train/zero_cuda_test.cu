@@ -260,8 +260,8 @@ TEST_CASE("with sharded gradients ranks of NCCL train to the bits of whole ones"
 TEST_CASE("train_gpt on virtual ranks of a GPU, resumed at another number", "[zero][once]" ON_DEVICE) {
     const TinyRuns runs;
     const FlagMap flags = {
-        {"device", "cuda"},         {"num-heads", "1"},        {"channels", "64"},    {"steps", "4"},
-        {"warmup-steps", "1"},      {"optimizer", "muon"},     {"sum-order", "tree"}, {"batch-size", "1"},
+        {"device", "cuda"},         {"num-heads", "1"},        {"channels", "64"},   {"steps", "4"},
+        {"warmup-steps", "1"},      {"optimizer", "muon"},     {"grad-sum", "tree"}, {"batch-size", "1"},
         {"total-batch-size", "64"}, {"checkpoint-every", "2"}, {"dtype", "bf16"}};
     must_succeed(runs.train("one", flags));
     FlagMap two = flags;
@@ -274,7 +274,7 @@ TEST_CASE("train_gpt on virtual ranks of a GPU, resumed at another number", "[ze
     must_succeed(runs.resume("two", {{"virtual-ranks", "4"}}));
     CHECK(read_file(step_folder(runs.path("two"), 4) + "/model.safetensors") ==
           read_file(step_folder(runs.path("one"), 4) + "/model.safetensors"));
-    two["sum-order"] = "in-place", two["balance"] = "auto";
+    two["grad-sum"] = "fp32", two["balance"] = "auto";
     const Finished refused = runs.train("auto", two);
     CHECK(refused.exit_code == kExitUsage);
     CHECK(contains(refused.err, "error: ranks with GPUs have equal shares of a step: give --balance equal"));

@@ -102,30 +102,26 @@ TEST_CASE("however gradients get to their owners, runs have the same bits and go
     const TinyRuns runs;
     const FlagMap flags = with(kEight, {{"optimizer", "muon"}, {"steps", "6"}, {"checkpoint-every", "3"}});
     must_succeed(runs.train("one", flags));
-    must_succeed(runs.train("four", with(flags, {{"virtual-ranks", "4"}, {"reduce", "all-to-all"}})));
+    must_succeed(runs.train("four", with(flags, {{"virtual-ranks", "4"}, {"grad-sum", "tree-ordered"}})));
     CHECK(losses_in(runs.path("four")) == losses_in(runs.path("one")));
     const std::string end = step_folder(runs.path("one"), 6);
     CHECK(tensor_difference(step_folder(runs.path("four"), 6), end) == "");
     must_succeed(run(command_of({{"resume", step_folder(runs.path("four"), 3)},
                                  {"out-dir", runs.path("two")},
                                  {"virtual-ranks", "2"},
-                                 {"reduce", "reduce-scatter"}})));
+                                 {"grad-sum", "tree"}})));
     CHECK(tensor_difference(step_folder(runs.path("two"), 6), end) == "");
 
     // In bf16 the sum is rounded by a reduce-scatter alone, and on the CPU that is never the faster of the two.
-    const FlagMap halves = {{"total-batch-size", "192"},
-                            {"warmup-steps", "1"},
-                            {"steps", "3"},
-                            {"virtual-ranks", "3"},
-                            {"grad-comm", "bf16"}};
-    for (const std::string how : {"auto", "all-to-all", "reduce-scatter"})
-        must_succeed(runs.train(how, with(halves, {{"reduce", how}})));
-    CHECK(losses_in(runs.path("auto")) == losses_in(runs.path("all-to-all")));
-    CHECK(losses_in(runs.path("auto")) != losses_in(runs.path("reduce-scatter")));
-    const Finished wrong = runs.train("wrong", {{"reduce", "ring"}});
+    const FlagMap halves = {{"total-batch-size", "192"}, {"warmup-steps", "1"}, {"steps", "3"}, {"virtual-ranks", "3"}};
+    for (const std::string how : {"bf16", "bf16-ordered", "bf16-scatter"})
+        must_succeed(runs.train(how, with(halves, {{"grad-sum", how}})));
+    CHECK(losses_in(runs.path("bf16")) == losses_in(runs.path("bf16-ordered")));
+    CHECK(losses_in(runs.path("bf16")) != losses_in(runs.path("bf16-scatter")));
+    const Finished wrong = runs.train("wrong", {{"grad-sum", "ring"}});
     CHECK(wrong.exit_code == 2);
-    CHECK(contains(wrong.err, "--reduce ring"));
-    CHECK(contains(wrong.err, "all-to-all"));
+    CHECK(contains(wrong.err, "--grad-sum ring"));
+    CHECK(contains(wrong.err, "tree-ordered"));
 }
 
 TEST_CASE("two levels have the bits of one, and their checkpoints go on at any number of ranks", "[zero]") {
@@ -172,9 +168,9 @@ TEST_CASE("two levels have the bits of one, and their checkpoints go on at any n
     const Finished odd = runs.train("odd", {{"virtual-ranks", "4"}, {"shard-ranks", "3"}});
     CHECK(odd.exit_code == 2);
     CHECK(contains(odd.err, "--shard-ranks 3 does not divide the 4 ranks"));
-    const Finished both = runs.train("both", {{"virtual-ranks", "4"}, {"shard-ranks", "2"}, {"reduce", "all-to-all"}});
+    const Finished both = runs.train("both", {{"virtual-ranks", "4"}, {"shard-ranks", "2"}, {"grad-sum", "ordered"}});
     CHECK(both.exit_code == 2);
-    CHECK(contains(both.err, "--reduce all-to-all does not shard in two levels"));
+    CHECK(contains(both.err, "--grad-sum ordered does not shard in two levels"));
 }
 
 // Six layers, which under Muon lie in several buckets: of some the gradients have the memory of others.
@@ -201,7 +197,7 @@ TEST_CASE("with sharded gradients runs have the bits that they have with whole o
         same("alone", {});  // nothing is sharded
         same("2", {{"virtual-ranks", "2"}});
         same("8", {{"virtual-ranks", "8"}});
-        same("4 all-to-all", {{"virtual-ranks", "4"}, {"reduce", "all-to-all"}});
+        same("4 all-to-all", {{"virtual-ranks", "4"}, {"grad-sum", "tree-ordered"}});
         same("4 by 2", {{"virtual-ranks", "4"}, {"shard-ranks", "2"}});
         // Micro-batches need not be a power of two: three of each of two ranks are a tree of six.
         const FlagMap six = with(flags, {{"total-batch-size", "192"}});
@@ -211,11 +207,10 @@ TEST_CASE("with sharded gradients runs have the bits that they have with whole o
         CHECK(tensor_difference(step_folder(runs.path(name("3 each")), 6), step_folder(runs.path(name("of six")), 6)) ==
               "");
         // An odd number of ranks, and sums in bf16: of one micro-batch a rank the bits of ZeRO-1, in any order of sums.
-        const FlagMap three =
-            with(flags, {{"total-batch-size", "96"}, {"sum-order", "in-place"}, {"virtual-ranks", "3"}});
+        const FlagMap three = with(flags, {{"total-batch-size", "96"}, {"grad-sum", "fp32"}, {"virtual-ranks", "3"}});
         for (const std::string type : {"fp32", "bf16"}) {
             const std::string whole = name("3 whole " + type), parts = name("3 " + type);
-            const FlagMap in_type = with(three, {{"grad-comm", type}, {"reduce", "reduce-scatter"}});
+            const FlagMap in_type = with(three, {{"grad-sum", type == "bf16" ? "bf16-scatter" : "fp32"}});
             must_succeed(runs.train(whole, in_type));
             must_succeed(runs.train(parts, with(in_type, {{"zero-stage", "2"}})));
             CHECK(losses_in(runs.path(parts)) == losses_in(runs.path(whole)));
@@ -228,7 +223,7 @@ TEST_CASE("with sharded gradients runs have the bits that they have with whole o
         CHECK(std::fabs(rounded - norm) <= std::exp2(-8) * norm);
         // Sums of several micro-batches in place are those of ZeRO-1 up to rounding, and repeat to the bit.
         const FlagMap several = with(flags, {{"total-batch-size", "192"},
-                                             {"sum-order", "in-place"},
+                                             {"grad-sum", "fp32"},
                                              {"virtual-ranks", "3"},
                                              {"dropout", "0"},
                                              {"zero-stage", "2"}});
@@ -397,14 +392,14 @@ TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any
             return text;
         }
     };
-    const FlagMap all_to_all = {{"reduce", "all-to-all"}}, sharded = {{"zero-stage", "2"}};
+    const FlagMap all_to_all = {{"grad-sum", "tree-ordered"}}, sharded = {{"zero-stage", "2"}};
     const auto by = [](const char* ranks) { return FlagMap{{"shard-ranks", ranks}}; };
     // Powers of two, of four micro-batches, have the bits of one rank. The others share twelve.
     const std::vector<Way> exact_ways = {{1, {}}, {4, {}}, {4, by("2")}, {2, all_to_all}, {2, sharded}};
     const std::vector<Way> other_ways = {
         {3, {}}, {3, all_to_all}, {3, sharded}, {6, by("3")}, {6, with(sharded, by("2"))}, {4, by("2")}};
     // A flag of a way must not come from the checkpoint.
-    const FlagMap plain = {{"shard-ranks", "0"}, {"reduce", "reduce-scatter"}, {"zero-stage", "1"}};
+    const FlagMap plain = {{"shard-ranks", "0"}, {"grad-sum", "tree"}, {"zero-stage", "1"}};
     const TinyRuns runs;
     for (const bool exact : {true, false}) {
         const std::vector<Way>& ways = exact ? exact_ways : other_ways;

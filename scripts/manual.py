@@ -37,7 +37,8 @@ def read_flags(text):
         for section in re.split(r"^### ", body, flags=re.M)[1:]:
             rows = re.findall(r"^\| `--(\[no-\])?([a-z0-9-]+) ?([^`]*)` \| (?:`([^`]*)`)? *\| (.*) \|$", section, re.M)
             flags = [(flag, bool(no), plain(value), plain(default), plain(meaning)) for no, flag, value, default, meaning in rows]
-            sections.append((section.partition("\n")[0], flags))
+            if flags:  # else lines of a file
+                sections.append((section.partition("\n")[0], flags))
         shared = re.search(r"^(?:Flags of `train`|And of `train`'s flags): (.*)$", body, re.M)
         commands.append(Command(name, about, example, sections, shared[1] if shared else ""))
     if not commands or commands[0].name != "train" or not exits:

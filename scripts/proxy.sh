@@ -26,7 +26,7 @@ cd "$(dirname "$0")/.."
 adamw="--beta1 0.8 --beta2 0.99"
 # Plain Muon. nanochat's own recipe (2.19) scales its rates down for batches of 1024 tokens, too far for such a short run. C has
 # one rate for all of nanochat's parameters, which is not optimal.
-recipe="--recipe stage-a --embedding-learning-rate 0.3 --unembedding-learning-rate 0.008"
+recipe="--recipe configs/proxy.conf"
 
 flags() {
     local schedule="--warmup-steps $((steps / 10)) --lr-schedule trapezoid --decay-fraction 0.5 --final-lr-fraction 0"

@@ -55,11 +55,11 @@ case $target in
         ;;
     d12)
         references=() # none is published for these tokens
-        tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10)
+        tiny=(--depth 2 --model configs/smoke.conf --vocab-size 512 --warmup-steps 10)
         tokenizer=(--train-tokenizer --vocab-size 512)
         ;;
     gpt2-grade)
-        tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10)
+        tiny=(--depth 2 --model configs/smoke.conf --vocab-size 512 --warmup-steps 10)
         ;;
     *) fail "--target '$target': expected stage-a, gpt2-124M, d12 or gpt2-grade" ;;
 esac

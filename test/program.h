@@ -11,6 +11,7 @@ Tests train_gpt as a user runs it: tiny runs in a scratch folder, their logs and
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -24,6 +25,7 @@ Tests train_gpt as a user runs it: tiny runs in a scratch folder, their logs and
 #include "llmc/io/checkpoint.h"             // checkpoint_path, checkpoint_steps, verify
 #include "llmc/io/manifest.h"               // Manifest
 #include "llmc/run/log.h"                   // StepRecord
+#include "llmc/run/run_flags.h"             // RunFlags
 #include "test/testing.h"                   // run, ScratchFolder
 
 // name -> value.
@@ -36,14 +38,25 @@ inline const FlagMap kTiny = {
     {"grad-clip", "1.5"}, {"checkpoint-every", "0"},  {"val-tokens", "320"}, {"sample-tokens", "0"},
     {"temperature", "1"}, {"threads", "1"},           {"seed", "7"},         {"dtype", "fp32"}};
 
-inline std::string command_of(const FlagMap& flags, const std::string& name = "train") {
-    std::string command = program("train_gpt") + " " + name;
-    for (const auto& [flag, value] : flags) command += " --" + flag + "='" + value + "'";
-    return command;
-}
-
 inline void put_file(const std::string& path, const std::string& content) {
     FileWriter(path).write(content.data(), content.size());
+}
+
+// What is no flag but a line of a file is written beside --out-dir.
+inline std::string command_of(const FlagMap& flags, const std::string& name = "train") {
+    std::string command = program("train_gpt") + " " + name, lines;
+    RunFlags known;
+    const std::vector<Field> fields = known.fields();
+    for (const auto& [flag, value] : flags)
+        if (std::any_of(fields.begin(), fields.end(),
+                        [&](const Field& field) { return !field.is_flag() && field.name == flag; }))
+            lines += flag + " = \"" + value + "\"\n";
+        else
+            command += " --" + flag + "='" + value + "'";
+    if (lines.empty()) return command;
+    const std::string path = flags.at("out-dir") + "." + hex64(xxh3(lines.data(), lines.size())) + ".cfg";
+    put_file(path, lines);
+    return command + " --config='" + path + "'";
 }
 
 // Overwrites in place, without truncating the file: a program that has it mapped must never find it shorter.

@@ -94,12 +94,13 @@ def files(bench):
 
 
 def flags(bench):
-    """Every flag of doc/flags.md with values that nobody means."""
-    found = re.findall(r"^\| `--(?:\[no-\])?([a-z0-9-]+)", (ROOT / "doc/flags.md").read_text(), re.M)
+    """Every flag of doc/flags.md, and line of a file, with values that nobody means."""
+    text = (ROOT / "doc/flags.md").read_text()
+    found, of_files = (re.findall(rf"^\| `{row}", text, re.M) for row in (r"--(?:\[no-\])?([a-z0-9-]+)", "([a-z0-9-]+)="))
     # What needs another machine or hours is not a matter of its value (2^63 steps, or tokens in a step, are a long run),
     # and some folders here are somebody's.
     others = {"out-dir", "help", "version", "doctor", "master", "launcher", "wandb", "generate", "resume"}
-    names = sorted(set(found) - others - {"steps", "total-batch-size"})
+    names = sorted(set(found + of_files) - others - {"steps", "total-batch-size"})
     values = (
         "0", "-1", "1", "7", "2147483648", "9223372036854775807", "99999999999999999999", "1e-300", "1e308", "nan", "inf",
         "-0.0", "", " ", "x", "true", "/", "/dev/null", "/dev/full", "a\nb", "\x1b[31m", "é", "x" * 5000, "%s%n", "0x10", "1,2",
@@ -109,5 +110,9 @@ def flags(bench):
     for name, value in cases:
         out = bench.fresh()
         changes = {"steps": 2, "warmup_steps": 0, name.replace("-", "_"): value}
+        if name in of_files:
+            file = out.with_name(out.name + ".conf")
+            file.write_text(f"{name} = {value}\n")
+            changes = {"steps": 2, "warmup_steps": 0, "config": file}
         yield judged(bench.run(bench.flags(out, **changes), timeout_s=30), f"--{name} {value[:50]!r}")
         bench.remove(out)

@@ -62,7 +62,8 @@ std::string in_brief(const std::string& help, size_t width) {
 // A flag, or a line of a file, with the placeholder of its value.
 static std::string usage_of(const Field& field) {
     const bool is_bool = std::holds_alternative<bool*>(field.value);
-    if (!field.is_flag()) return std::string(field.name) + " =" + (is_bool ? " true|false" : placeholder(field));
+    if (!field.is_flag())
+        return std::string(field.name) + "=" + (is_bool ? "true|false" : placeholder(field).substr(1));
     return (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
 }
 

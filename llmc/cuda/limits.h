@@ -20,7 +20,7 @@ void check_head_size(int64_t HS) {
 
 inline void check_rotary_head_size(int64_t HS) {
     require(HS % 8 == 0 && HS <= kMaxHeadSize,
-            "--positions rotary: heads of %ld channels: on a GPU they are multiples of 8 up to %ld: choose --channels "
+            "positions = rotary: heads of %ld channels: on a GPU they are multiples of 8 up to %ld: choose --channels "
             "and --num-heads so",
             HS, kMaxHeadSize);
 }

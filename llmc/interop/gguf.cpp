@@ -73,17 +73,17 @@ const Kind& kind_of(const GptShape& s) {
             export_advice(s));
     const auto windows = layer_windows(s.architecture, s.num_layers, s.max_seq_len);
     require(std::all_of(windows.begin(), windows.end(), [](int64_t window) { return window < 0; }),
-            "--format gguf: this model has layers that see a window of --short-window %ld, and llama.cpp has none for "
+            "--format gguf: this model has layers that see a window of short-window %ld, and llama.cpp has none for "
             "it; %s",
             s.architecture.short_window, export_advice(s));
     require(found->stretches || s.architecture.rotary.scaling.factor == 1,
-            "--format gguf: this model has --rotary-factor %g, which llama.cpp takes of Llamas alone; %s",
+            "--format gguf: this model has rotary-factor = %g, which llama.cpp takes of Llamas alone; %s",
             s.architecture.rotary.scaling.factor, export_advice(s));
     Architecture built_in = s.architecture;
     built_in.rotary_layers = found->rotary_layers;
     for (int64_t l = 0; l < s.num_layers; l++)
         require(rotates(s.architecture, l) == rotates(built_in, l),
-                "--format gguf: this model has --rotary-pattern %s, and llama.cpp's %s has %s; %s",
+                "--format gguf: this model has rotary-pattern = %s, and llama.cpp's %s has %s; %s",
                 s.architecture.rotary_layers.c_str(), found->name, found->rotary_layers, export_advice(s));
     return *found;
 }

@@ -94,10 +94,10 @@ Architecture find_architecture(const std::string& name) {
 
 std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, int64_t seq_len, double fraction) {
     ensure(fraction > 0 && fraction <= 1);
-    require(!a.windows.empty(), "--window-pattern is empty: give letters L (all tokens) and S (fewer), such as SSSL");
+    require(!a.windows.empty(), "window-pattern is empty: give letters L (all tokens) and S (fewer), such as SSSL");
     const size_t wrong = a.windows.find_first_not_of("LS");
     require(wrong == std::string::npos,
-            "--window-pattern %s: letter %c is neither L (all tokens) nor S (fewer); SSSL is one", a.windows.c_str(),
+            "window-pattern = %s: letter %c is neither L (all tokens) nor S (fewer); SSSL is one", a.windows.c_str(),
             wrong == std::string::npos ? ' ' : a.windows[wrong]);
     constexpr int64_t kMultiple = 128;
     const int64_t quarter = ((seq_len + 3) / 4 + kMultiple - 1) / kMultiple * kMultiple;
@@ -178,7 +178,7 @@ std::vector<Field> ArchitectureFields::fields() {
         {"model",
          "rotary-low-turns",
          &rotary_low_turns,
-         "scaled RoPE: a frequency is slow if it makes fewer turns than this in --rotary-original-length",
+         "scaled RoPE: a frequency is slow if it makes fewer turns than this in rotary-original-length",
          {},
          0,
          1e6},
@@ -203,8 +203,8 @@ std::vector<Field> ArchitectureFields::fields() {
         {"model", "qk-norm", &qk_norm, "divide queries and keys by their root mean square, after RoPE"},
         {"model", "qk-rmsnorm", &qk_rmsnorm,
          "RMSNorm of queries and keys with a learned gain, before RoPE, as in Qwen3"},
-        {"model", "qk-scale", &qk_scale, "multiply queries and keys by this after --qk-norm", {}, 0, 1e6},
-        {"model", "qk-eps", &qk_eps, "epsilon of --qk-norm", {}, 0, 1},
+        {"model", "qk-scale", &qk_scale, "multiply queries and keys by this after qk-norm", {}, 0, 1e6},
+        {"model", "qk-eps", &qk_eps, "epsilon of qk-norm", {}, 0, 1},
         {"model", "score-scale", &score_scale, "scale of the attention scores (0: 1 / sqrt(HS))", {}, 0, 1e6},
         {"model", "window-pattern", &windows, "a letter per layer, repeated: L attends to all tokens, S to a window"},
         {"model", "full-last-layer", &full_last_layer, "the last layer attends to all tokens, whatever its letter"},
@@ -221,7 +221,7 @@ std::vector<Field> ArchitectureFields::fields() {
          "a block's input is r x + z x0, with x0 the first block's input and r, z learned"},
         {"model", "smear", &smear, "add part of the previous token's embedding to each, through a gate"},
         {"model", "backout", &backout, "subtract a learned part of the middle layer's output from the last one's"},
-        {"model", "softcap-kind", &softcap_kind, "function that keeps logits within --softcap", names(kSoftcaps)},
+        {"model", "softcap-kind", &softcap_kind, "function that keeps logits within softcap", names(kSoftcaps)},
         {"model", "softcap", &softcap, "bound of the logits' magnitude", {}, 0, 1e6},
     };
 }
@@ -231,27 +231,26 @@ static constexpr double kLeastScale = 1e-6;
 
 Architecture ArchitectureFields::architecture() const {
     const bool rotates = positions == "rotary";
-    require(rotates || !qk_norm, "--qk-norm needs --positions rotary: it is part of the same step");
-    require(!qkv_biases || !biases, "--qkv-biases true: --biases true has them already; leave one out");
+    require(rotates || !qk_norm, "qk-norm needs positions = rotary: it is part of the same step");
+    require(!qkv_biases || !biases, "qkv-biases = true: biases = true has them already; leave one out");
     const size_t wrong = rotary_layers.find_first_not_of("RN");
     require(!rotary_layers.empty() && wrong == std::string::npos,
-            "--rotary-pattern %s: expected letters R (rotates) and N (does not), such as RRRN", rotary_layers.c_str());
+            "rotary-pattern = %s: expected letters R (rotates) and N (does not), such as RRRN", rotary_layers.c_str());
     require(rotary_layers.find('N') == std::string::npos || (rotates && !qk_norm && qk_scale == 1),
-            "--rotary-pattern %s: layers without a rotation need --positions rotary, and have neither --qk-norm, which "
-            "is part of it, nor --qk-scale; --qk-rmsnorm is free of it",
+            "rotary-pattern = %s: layers without a rotation need positions = rotary, and have neither qk-norm, which "
+            "is part of it, nor qk-scale; qk-rmsnorm is free of it",
             rotary_layers.c_str());
-    require(!qk_norm || !qk_rmsnorm, "--qk-norm and --qk-rmsnorm: the one has no gain, the other has; leave one out");
+    require(!qk_norm || !qk_rmsnorm, "qk-norm and qk-rmsnorm: the one has no gain, the other has; leave one out");
     require(rotary_factor == 1 || (rotates && !half_rotary),
-            "--rotary-factor %g: it stretches --positions rotary, and not --half-rotary", rotary_factor);
+            "rotary-factor = %g: it stretches positions = rotary, and not half-rotary", rotary_factor);
     require(rotary_factor == 1 || rotary_low_turns < rotary_high_turns,
-            "--rotary-low-turns %g: expected fewer than --rotary-high-turns %g", rotary_low_turns, rotary_high_turns);
-    require(rotates || !embedding_norm,
-            "--embedding-norm needs --positions rotary: a norm would undo learned positions");
+            "rotary-low-turns = %g: expected fewer than rotary-high-turns = %g", rotary_low_turns, rotary_high_turns);
+    require(rotates || !embedding_norm, "embedding-norm needs positions = rotary: a norm would undo learned positions");
     require(softcap_kind == "none" || softcap >= kLeastScale,
-            "--softcap %g: expected at least %g, such as 15, or --softcap-kind none", softcap, kLeastScale);
-    require(qk_scale >= kLeastScale, "--qk-scale %g: expected at least %g, such as 1", qk_scale, kLeastScale);
+            "softcap = %g: expected at least %g, such as 15, or softcap-kind = none", softcap, kLeastScale);
+    require(qk_scale >= kLeastScale, "qk-scale = %g: expected at least %g, such as 1", qk_scale, kLeastScale);
     require(score_scale == 0 || score_scale >= kLeastScale,
-            "--score-scale %g: expected at least %g, or 0 for 1 / sqrt(HS)", score_scale, kLeastScale);
+            "score-scale = %g: expected at least %g, or 0 for 1 / sqrt(HS)", score_scale, kLeastScale);
     Architecture a;
     a.norm = kind_named<NormKind>(kNorms, norm);
     a.norm_eps = norm_eps;

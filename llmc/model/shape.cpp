@@ -12,20 +12,20 @@ constexpr const char* kUnchanged = "preset";
 
 void check_heads(const GptShape& s) {
     require(s.head_channels > 0 || s.channels % s.num_heads == 0,
-            "--channels %ld is not a multiple of --num-heads %ld: the nearest are %ld and %ld; or give --head-channels",
+            "--channels %ld is not a multiple of --num-heads %ld: the nearest are %ld and %ld; or give head-channels",
             s.channels, s.num_heads, s.channels / s.num_heads * s.num_heads,
             (s.channels / s.num_heads + 1) * s.num_heads);
     require(s.head_size() <= kMaxHeadSize, "heads of %ld channels: attention takes at most %ld, so %s", s.head_size(),
-            kMaxHeadSize, s.head_channels > 0 ? "lower --head-channels" : "raise --num-heads or lower --channels");
+            kMaxHeadSize, s.head_channels > 0 ? "lower head-channels" : "raise --num-heads or lower --channels");
     require(s.num_heads % s.kv_heads() == 0,
             "--num-kv-heads %ld does not divide --num-heads %ld: the nearest that do are %s", s.kv_heads(), s.num_heads,
             nearest_divisors(s.num_heads, s.kv_heads()).c_str());
     const int64_t pairs = s.architecture.rotary.half_truncated ? 4 : 2;
     require(s.head_channels == 0 || !s.architecture.rotary_positions || s.head_channels % pairs == 0,
-            "--head-channels %ld: --positions rotary needs a multiple of %ld: the nearest are %ld and %ld",
+            "head-channels %ld: positions = rotary needs a multiple of %ld: the nearest are %ld and %ld",
             s.head_channels, pairs, s.head_channels / pairs * pairs, (s.head_channels / pairs + 1) * pairs);
     require(!s.architecture.rotary_positions || s.head_size() % pairs == 0,
-            "--positions rotary: heads of %ld channels, expected a multiple of %ld: the nearest --channels are %ld and "
+            "positions = rotary: heads of %ld channels, expected a multiple of %ld: the nearest --channels are %ld and "
             "%ld",
             s.head_size(), pairs, s.head_size() / pairs * pairs * s.num_heads,
             (s.head_size() / pairs + 1) * pairs * s.num_heads);
@@ -46,7 +46,11 @@ std::vector<Field> ModelConfig::fields() {
     for (const GptPreset& preset : kGptPresets) names.push_back(preset.name);
     architectures.insert(architectures.begin(), kUnchanged);
     std::vector<Field> all = {
-        {"model", "model", &model, "a preset; the flags below override parts of it", names},
+        Field{"model", "model", &model,
+              "a preset, or a file of lines, of which one may name a preset (`model = gpt2-124M`); flags override "
+              "both",
+              names}
+            .or_file(),
         {"model",
          "depth",
          &depth,
@@ -54,8 +58,10 @@ std::vector<Field> ModelConfig::fields() {
          {},
          0,
          1000},
-        {"model", "aspect-ratio", &aspect_ratio, "with --depth: channels per layer", {}, 1, 1 << 16},
-        {"model", "head-size", &depth_head_size, "with --depth: channels per head", {}, 1, kMaxHeadSize},
+        Field{"model", "aspect-ratio", &aspect_ratio, "with --depth: channels per layer", {}, 1, 1 << 16}.only_in(
+            "model"),
+        Field{"model", "head-size", &depth_head_size, "with --depth: channels per head", {}, 1, kMaxHeadSize}.only_in(
+            "model"),
         {"model", "num-layers", &num_layers, "transformer blocks (0: the preset's; custom: 4)", {}, 0, 1000},
         {"model", "num-heads", &num_heads, "attention heads (0: the preset's; custom: 4)", {}, 0, 1000},
         {"model",
@@ -66,14 +72,16 @@ std::vector<Field> ModelConfig::fields() {
          0,
          1000},
         {"model", "channels", &channels, "width C (0: the preset's; custom: 128)", {}, 0, 1 << 20},
-        {"model", "head-channels", &head_channels, "width HS of each head (0: C / heads)", {}, 0, kMaxHeadSize},
-        {"model",
-         "mlp-channels",
-         &mlp_channels,
-         "width of the MLP's hidden layer (0: the preset's, or 4 C)",
-         {},
-         0,
-         1 << 22},
+        Field{"model", "head-channels", &head_channels, "width HS of each head (0: C / heads)", {}, 0, kMaxHeadSize}
+            .only_in("model"),
+        Field{"model",
+              "mlp-channels",
+              &mlp_channels,
+              "width of the MLP's hidden layer (0: the preset's, or 4 C)",
+              {},
+              0,
+              1 << 22}
+            .only_in("model"),
         {"model",
          "seq-len",
          &seq_len,
@@ -90,7 +98,7 @@ std::vector<Field> ModelConfig::fields() {
         Field field = parts[i];
         if (std::holds_alternative<bool*>(field.value)) field.choices = {"true", "false"};
         if (!field.choices.empty()) field.choices.insert(field.choices.begin(), kUnchanged);
-        field.value = &changes[i];
+        field.value = &changes[i], field.in_file = "model";
         field.min = -std::numeric_limits<double>::infinity(), field.max = -field.min;
         all.push_back(field);
     }
@@ -142,8 +150,7 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
     const bool custom = model == "custom" && depth == 0;
     require(model == "custom" || depth == 0,
             "--depth %d makes nanochat's model, and --model %s is another: leave one out", depth, model.c_str());
-    require(head_channels == 0 || depth == 0, "--head-channels %d: with --depth the flag is --head-size",
-            head_channels);
+    require(head_channels == 0 || depth == 0, "head-channels %d: with --depth it is head-size", head_channels);
     GptShape shape{4, 4, 128, 64, 0};
     for (const GptPreset& preset : kGptPresets)
         if (model == preset.name) shape = preset.shape;
@@ -162,7 +169,7 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
     const std::vector<Field> fields = parts.fields();
     for (size_t i = 0; i < fields.size(); i++)
         if (changes[i] != kUnchanged)
-            set_field(fields[i], changes[i], format("--%s %s", fields[i].name, changes[i].c_str()));
+            set_field(fields[i], changes[i], format("%s = %s", fields[i].name, changes[i].c_str()));
     shape.architecture = parts.architecture();
     shape.architecture.init = base.init;
     // Presets keep their learned positions, but may train on fewer of them.
@@ -178,11 +185,11 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
             tokenizer_vocab_size, shape.vocab_size);
     check_heads(shape);
     require(!shape.architecture.smear || shape.channels >= kSmearChannels,
-            "--smear reads %ld channels, and there are --channels %ld: give %ld", kSmearChannels, shape.channels,
+            "smear reads %ld channels, and there are --channels %ld: give %ld", kSmearChannels, shape.channels,
             kSmearChannels);
     require(!shape.architecture.value_embeddings || shape.channels >= kGateChannels,
-            "--value-embeddings have gates that read %ld channels, and there are --channels %ld: give %ld",
-            kGateChannels, shape.channels, kGateChannels);
+            "value-embeddings have gates that read %ld channels, and there are --channels %ld: give %ld", kGateChannels,
+            shape.channels, kGateChannels);
     require(seq_len <= shape.max_seq_len, "--seq-len %d is above the %ld positions of --model %s", seq_len,
             shape.max_seq_len, model.c_str());
     layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len);

@@ -32,7 +32,7 @@ struct Recipe {
     bool cosine_muon_decay = false;  // Muon's weight decay goes to 0 as a cosine; else it is constant
 
     double grad_clip = 0;        // largest global norm of the gradient; 0: none
-    bool always_scaled = false;  // by batch size, width and run length, even without --scale-hyperparameters
+    bool always_scaled = false;  // by batch size, width and run length, even without scale-hyperparameters
 
     GroupRule& rule(ParameterGroup group) { return rules.rule(group); }
     const GroupRule& rule(ParameterGroup group) const { return rules.rule(group); }

@@ -236,10 +236,10 @@ constexpr Foreign kForeign[] = {
     {"wandb-run-name", kWandb},
     {"model-tag", kFolder},
     {"matrix-lr", "--muon-learning-rate"},
-    {"embedding-lr", "--embedding-learning-rate"},
-    {"unembedding-lr", "--unembedding-learning-rate"},
-    {"scalar-lr", "--scalar-learning-rate"},
-    {"head-dim", "--head-size, with --depth, or --head-channels"},
+    {"embedding-lr", "embedding-learning-rate in a file for --recipe"},
+    {"unembedding-lr", "unembedding-learning-rate in a file for --recipe"},
+    {"scalar-lr", "scalar-learning-rate in a file for --recipe"},
+    {"head-dim", "head-size, with --depth, or head-channels, in a file for --model"},
     {"fp8-recipe", "--dtype fp8, and --fp8-scaling"},
     {"core-metric-every", "--eval-tasks-every, and --eval-tasks"},
     {"eval-iters", "--val-tokens"},
@@ -248,7 +248,7 @@ constexpr Foreign kForeign[] = {
     {"decay-lr", "--lr-schedule"},
     {"compile", kNothing},
     {"always-save-checkpoint", "nothing: all are saved; --save-best keeps the best as well"},
-    {"bias", "--architecture, or --biases"},
+    {"bias", "--architecture, or biases in a file for --model"},
     {"dataset", "--train-data"},
     {"data-dir", "--train-data"},
     // llm.c's
@@ -313,6 +313,10 @@ std::string why_unknown(Command asked, std::string name) {
                           other.instead);
     for (const OldFlag& old : kOldFlags)
         if (name == old.name) return format("--%s is now %s", old.name, old.now);
+    RunFlags run;
+    for (const Field& field : run.fields())
+        if (!field.is_flag() && (name == field.name || name == std::string("no-") + field.name))
+            return where_to_write(field, "...");
     std::string others;
     for (const CommandInfo& info : commands()) {
         CommandLine other;
@@ -451,7 +455,12 @@ std::string flags_document() {
         "`--help` shows a\n"
         "command's most used flags, `--help-all` all of them. Underscores are accepted for dashes, and nanochat's and "
         "nanoGPT's\n"
-        "names for flags that mean the same (`--device-batch-size`, `--max_iters`).\n";
+        "names for flags that mean the same (`--device-batch-size`, `--max_iters`).\n\n"
+        "What is rarely changed is no flag, but a line of a file, as in `configs/`: of `--model FILE`, beside flags of "
+        "section model,\n"
+        "of `--recipe FILE`, beside those of optimizer, or of `--config`. Flags override `--config`, and both the "
+        "other "
+        "files.\n";
     for (const CommandInfo& info : commands()) {
         CommandLine line;
         line.run.command = info.command;

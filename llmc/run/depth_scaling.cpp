@@ -69,10 +69,10 @@ std::string window_text(const std::vector<int64_t>& windows, int64_t seq_len) {
 DepthModel depth_model(const DepthConfig& config) {
     const int64_t d = config.depth, HS = config.head_size;
     require(d >= 1, "--depth %ld: a model has at least 1 layer", d);
-    require(config.aspect_ratio >= 1, "--aspect-ratio %ld: expected at least 1 channel per layer, such as 64",
+    require(config.aspect_ratio >= 1, "aspect-ratio = %ld: expected at least 1 channel per layer, such as 64",
             config.aspect_ratio);
     require(HS >= kHeadMultiple && HS <= kMaxHeadSize && HS % kHeadMultiple == 0,
-            "--head-size %ld: the kernels take multiples of %ld up to %ld: the nearest is %ld", HS, kHeadMultiple,
+            "head-size = %ld: the kernels take multiples of %ld up to %ld: the nearest is %ld", HS, kHeadMultiple,
             kMaxHeadSize,
             std::clamp((HS + kHeadMultiple / 2) / kHeadMultiple * kHeadMultiple, kHeadMultiple, kMaxHeadSize));
     require(config.seq_len > 1, "--seq-len %ld: smearing needs a token before the last one: give at least 2",

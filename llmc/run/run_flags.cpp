@@ -31,7 +31,7 @@ bool is_of_one_process(const Field& field) {
 
 std::string by_new_names(const std::string& json) {
     OrderedJson flags = parse_ordered_json(json);
-    // --grad-comm, --reduce and --sum-order are --grad-sum now, in which bf16 has no tree: rounding undoes what it is for.
+    // grad-comm, reduce and sum-order are grad-sum now, in which bf16 has no tree: rounding undoes what it is for.
     if (!flags.is_object() || flags.contains("grad-sum")) return json;
     const auto is = [&](const char* name, const char* value) { return flags.contains(name) && flags[name] == value; };
     const std::string type = is("grad-comm", "bf16") ? "bf16" : is("sum-order", "tree") ? "tree" : "fp32";
@@ -91,7 +91,8 @@ std::vector<Field> RunFlags::fields() {
             Field{"length", "window-warmup-steps", &window_warmup_steps,
                   "grow attention's windows linearly to full size over these steps, windows above 128 tokens in "
                   "multiples of 128; validation and samples use full windows"}
-                .from(0),
+                .from(0)
+                .only_in("recipe"),
             Field{"length", "target-param-data-ratio", &target_param_data_ratio,
                   "train for this many tokens per parameter, counting matrices and lm_head (0: none; with --depth 12)"}
                 .from(0),
@@ -109,9 +110,10 @@ std::vector<Field> RunFlags::fields() {
                 .one_of({"auto", "steps", "time"}),
 
             Field{"optimizer", "recipe", &recipe,
-                  "learning rates, rules and schedules of each parameter group, as in the tables of doc/flags.md; the "
-                  "other flags of this section override parts of it; model: the recipe of the model's architecture"}
-                .one_of(recipe_choices()),
+                  "a recipe, whose tables are below, or a file of lines, of which one may name a recipe (`recipe = "
+                  "gpt2`); flags override both; model: the recipe of the model's architecture"}
+                .one_of(recipe_choices())
+                .or_file(),
             Field{"optimizer", "optimizer", &optimizer,
                   "muon: Muon for the matrices inside the blocks, AdamW for everything else; adamw only with --recipe "
                   "gpt2"}
@@ -122,15 +124,18 @@ std::vector<Field> RunFlags::fields() {
             Field{"optimizer", "embedding-learning-rate", &embedding_learning_rate,
                   "peak learning rate of token and position embeddings; value embeddings scale with it"}
                 .from(0)
-                .or_else("recipe"),
+                .or_else("recipe")
+                .only_in("recipe"),
             Field{"optimizer", "unembedding-learning-rate", &unembedding_learning_rate,
                   "peak learning rate of an untied lm_head"}
                 .from(0)
-                .or_else("recipe"),
+                .or_else("recipe")
+                .only_in("recipe"),
             Field{"optimizer", "scalar-learning-rate", &scalar_learning_rate,
                   "peak learning rate of the x0 lambdas; residual lambdas, norm weights and biases scale with it"}
                 .from(0)
-                .or_else("recipe"),
+                .or_else("recipe")
+                .only_in("recipe"),
             Field{"optimizer", "lr-schedule", &lr_schedule, "learning-rate schedule after warm-up"}.one_of(
                 {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid"}),
             Field{"optimizer", "warmup-steps", &warmup_steps,
@@ -152,7 +157,8 @@ std::vector<Field> RunFlags::fields() {
                 .or_else("recipe"),
             Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the square root of the second moment"}
                 .from(0, 1)
-                .or_else("recipe"),
+                .or_else("recipe")
+                .only_in("recipe"),
             Field{"optimizer", "weight-decay", &weight_decay,
                   "AdamW: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
                 .from(0)
@@ -161,47 +167,65 @@ std::vector<Field> RunFlags::fields() {
                 "recipe"),
             Field{"optimizer", "muon-momentum", &muon_momentum, "Muon: Nesterov momentum at its peak"}
                 .from(0, 0.9999999)
-                .or_else("recipe"),
+                .or_else("recipe")
+                .only_in("recipe"),
             Field{"optimizer", "muon-momentum-warmup-steps", &muon_momentum_warmup_steps,
                   "Muon: steps in which momentum rises to its peak"}
                 .from(0)
-                .or_else("recipe"),
+                .or_else("recipe")
+                .only_in("recipe"),
             Field{"optimizer", "muon-momentum-start", &muon_momentum_start, "Muon: momentum at the first step"}
                 .from(0, 0.9999999)
-                .or_else("recipe"),
+                .or_else("recipe")
+                .only_in("recipe"),
             Field{"optimizer", "muon-momentum-end", &muon_momentum_end,
                   "Muon: momentum at the last step, reached while wsd and trapezoid decay"}
                 .from(0, 0.9999999)
-                .or_else("recipe"),
-            Field{"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}.from(0).or_else(
-                "recipe"),
+                .or_else("recipe")
+                .only_in("recipe"),
+            Field{"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}
+                .from(0)
+                .or_else("recipe")
+                .only_in("recipe"),
             Field{"optimizer", "muon-weight-decay-schedule", &muon_weight_decay_schedule,
                   "Muon: cosine decays the weight decay to 0"}
-                .one_of({"recipe", "constant", "cosine"}),
-            {"optimizer", "muon-cautious", &muon_cautious,
-             "Muon: decay only where the update does not increase the weight's magnitude, if the recipe does"},
-            {"optimizer", "muon-equal-rows", &muon_equal_rows,
-             "MuonEq: normalize rows before Newton-Schulz, if the recipe does"},
-            {"optimizer", "muon-fixed-norm", &muon_fixed_norm,
-             "Muon+: rescale the update to the norm of an orthogonal matrix, if the recipe does"},
-            {"optimizer", "muon-second-moment", &muon_second_moment,
-             "NorMuon: divide rows or columns by their second moment, if the recipe does"},
+                .one_of({"recipe", "constant", "cosine"})
+                .only_in("recipe"),
+            Field{"optimizer", "muon-cautious", &muon_cautious,
+                  "Muon: decay only where the update does not increase the weight's magnitude, if the recipe does"}
+                .only_in("recipe"),
+            Field{"optimizer", "muon-equal-rows", &muon_equal_rows,
+                  "MuonEq: normalize rows before Newton-Schulz, if the recipe does"}
+                .only_in("recipe"),
+            Field{"optimizer", "muon-fixed-norm", &muon_fixed_norm,
+                  "Muon+: rescale the update to the norm of an orthogonal matrix, if the recipe does"}
+                .only_in("recipe"),
+            Field{"optimizer", "muon-second-moment", &muon_second_moment,
+                  "NorMuon: divide rows or columns by their second moment, if the recipe does"}
+                .only_in("recipe"),
             Field{"optimizer", "muon-beta2", &muon_beta2, "NorMuon: decay of that second moment"}
                 .from(0, 0.9999999)
-                .or_else("recipe"),
-            Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}.one_of(
-                {"polar-express", "quintic"}),
-            Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}.from(1,
-                                                                                                                    50),
-            {"optimizer", "scale-hyperparameters", &scale_hyperparameters,
-             "scale learning rates and weight decays from the reference batch size and length to this run's; --recipe "
-             "nanochat always does"},
+                .or_else("recipe")
+                .only_in("recipe"),
+            Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}
+                .one_of({"polar-express", "quintic"})
+                .only_in("recipe"),
+            Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}
+                .from(1, 50)
+                .only_in("recipe"),
+            Field{"optimizer", "scale-hyperparameters", &scale_hyperparameters,
+                  "scale learning rates and weight decays from the reference batch size and length to this run's; "
+                  "--recipe "
+                  "nanochat always does"}
+                .only_in("recipe"),
             Field{"optimizer", "reference-batch-size", &reference_batch_size,
                   "tokens per step that the hyperparameters were tuned with"}
-                .from(1),
+                .from(1)
+                .only_in("recipe"),
             Field{"optimizer", "reference-tokens", &reference_tokens,
                   "training tokens that the hyperparameters were tuned with (0: as in this run)"}
-                .from(0),
+                .from(0)
+                .only_in("recipe"),
             Field{"optimizer", "moments", &moments,
                   "type in which AdamW's two moments and Muon's momentum are stored; bf16: half of the memory, rounded "
                   "stochastically"}
@@ -339,12 +363,11 @@ std::vector<Field> RunFlags::fields() {
              "measured speed, again when that changes; 3,1: three for rank 0 and one for rank 1; FILE.jsonl: as in the "
              "log of another run"},
             Field{"ranks", "grad-sum", &grad_sum,
-                  "how gradients are sent between ranks and summed; fp32: as fp32, in the order of the network; bf16: "
-                  "half the bytes, in the order of ranks where that is no slower, on one host, or with one CPU rank on "
-                  "each; ordered: as fp32, in the order of ranks, the same bits on any device and network; tree: on "
-                  "CPUs the same bits on any number of ranks, if each has a power of two of micro-batches, at the cost "
-                  "of log2 of that number more gradient buffers; tree-ordered: that between GPUs, too; bf16-ordered, "
-                  "bf16-scatter: bf16 always in the order of ranks, or of the network"}
+                  "how gradients are sent between ranks and summed; bf16: half the bytes; ordered: in fp32 and in the "
+                  "order of ranks, the same bits on any device and network; tree: the same bits on any number of CPU "
+                  "ranks, if each has a power of two of micro-batches, for log2 of that number more gradient buffers; "
+                  "tree-ordered: on GPUs, too; bf16-ordered, bf16-scatter: bf16 in the order of ranks or of the "
+                  "network, of which bf16 takes the faster"}
                 .one_of({"fp32", "bf16", "ordered", "tree", "tree-ordered", "bf16-ordered", "bf16-scatter"}),
             Field{"ranks", "shard-ranks", &shard_ranks,
                   "number of consecutive ranks among which the optimizer's state is sharded: with the ranks of one "
@@ -368,10 +391,12 @@ std::vector<Field> RunFlags::fields() {
             Field{"ranks", "outer-lr", &outer_lr,
                   "islands: learning rate of the outer step, which moves from the last common weights toward the "
                   "islands' mean"}
-                .from(0),
+                .from(0)
+                .only_in("recipe"),
             Field{"ranks", "outer-momentum", &outer_momentum,
                   "islands: Nesterov momentum of the outer step; more than 0.5 needs hundreds of outer steps"}
-                .from(0, 0.9999999),
+                .from(0, 0.9999999)
+                .only_in("recipe"),
             Field{"ranks", "outer-dtype", &outer_dtype,
                   "islands: type of what they exchange; in bf16 and int8 (one scale per 64 values) the rounding error "
                   "is carried over to the next time"}
@@ -466,10 +491,11 @@ Recipe RunFlags::chosen_recipe() const {
     const std::string name = recipe != "model" ? recipe : model.recipe();
     Recipe r = find_recipe(name);
     const bool gpt2 = name == "gpt2";
-    require(!learning_rate || gpt2,
-            "--recipe %s has a learning rate for each group: instead of --learning-rate give "
-            "--embedding-learning-rate, --unembedding-learning-rate, --scalar-learning-rate or --muon-learning-rate",
-            name.c_str());
+    require(
+        !learning_rate || gpt2,
+        "--recipe %s has a learning rate for each group: instead of --learning-rate give --muon-learning-rate, or in "
+        "a file for --recipe embedding-learning-rate, unembedding-learning-rate or scalar-learning-rate",
+        name.c_str());
     if (optimizer != "recipe") r.set_optimizer(optimizer);
     const auto replace = [](auto& value, const auto& by) { value = by.value_or(value); };
     const auto scale = [&](ParameterGroup first, std::optional<double> to,

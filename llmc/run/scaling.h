@@ -1,5 +1,5 @@
 /*
-Transfers hyperparameters tuned at one batch size and training length to another (--scale-hyperparameters). B: tokens
+Transfers hyperparameters tuned at one batch size and training length to another (scale-hyperparameters). B: tokens
 per step; D: tokens of the whole training; _ref: where they were tuned.
 
   learning rate    eta    = eta_ref sqrt(B / B_ref)               for optimizers that divide by the gradient's

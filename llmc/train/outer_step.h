@@ -55,10 +55,11 @@ public:
             if (!all_[r].is_finite || all_[r].skipped_in_a_row >= kMostSkippedInARow)
                 throw SharedError(
                     kExitDiverged,
-                    format("outer step at step %ld: the %s of %s not finite, so no island has taken it: resume from an "
-                           "earlier checkpoint with a lower --learning-rate, or a lower --outer-lr",
-                           step, all_[r].is_finite ? "loss or the gradient" : "weights",
-                           (place_.name_of(place_.island_of(int(r))) + (all_[r].is_finite ? " is" : " are")).c_str()));
+                    format(
+                        "outer step at step %ld: the %s of %s not finite, so no island has taken it: resume from an "
+                        "earlier checkpoint with a lower --learning-rate, or a lower outer-lr in a file for --recipe",
+                        step, all_[r].is_finite ? "loss or the gradient" : "weights",
+                        (place_.name_of(place_.island_of(int(r))) + (all_[r].is_finite ? " is" : " are")).c_str()));
     }
 
     void update(RunState& state) const {
@@ -87,7 +88,7 @@ void apply_outer_step(OuterOptimizer<Device, T>& outer, Ranks& ranks, int64_t st
             throw SharedError(kExitDiverged,
                               format("outer step at step %ld: the mean of the islands is not finite, as rank %zu "
                                      "computes it, so none has taken it: resume from an earlier checkpoint with a "
-                                     "lower --outer-lr",
+                                     "lower outer-lr in a file for --recipe",
                                      step, r));
     outer.apply();
 }

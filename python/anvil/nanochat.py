@@ -156,7 +156,7 @@ def export_checkpoint(model, out, tag=None):
         raise AnvilError(f"{checkpoint.path}: a {config.get('model_type')}: nanochat has no such model; expected --architecture nanochat or --depth")
     for name, value in PARTS.items():
         if name not in ("window-pattern", "short-window") and config.get(name) != value:
-            raise AnvilError(f"{checkpoint.path}: --{name} is {config.get(name)}, and nanochat's is {value}: it has no such model")
+            raise AnvilError(f"{checkpoint.path}: {name} is {config.get(name)}, and nanochat's is {value}: it has no such model")
     L, C, T, V = (config[name] for name in ("n_layer", "n_embd", "n_positions", "vocab_size"))
     quarter = -(-(-(-T // 4)) // WINDOW_MULTIPLE) * WINDOW_MULTIPLE
     if config["short-window"] not in (0, quarter) or config["n_inner"] not in (0, 4 * C):

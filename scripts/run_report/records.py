@@ -128,7 +128,7 @@ def default_flags():
             text = re.split(r"^## ", file.read(), flags=re.MULTILINE)[1]
     except (OSError, IndexError):
         return {}
-    row = r"^\| `--(?:\[no-\])?([a-z0-9-]+)[^`]*` \| (?:`([^`]*)`)? *\|"
+    row = r"^\| `(?:--)?(?:\[no-\])?([a-z0-9-]+)[^`]*` \| (?:`([^`]*)`)? *\|"
     return {name: default.replace("\\|", "|") for name, default in re.findall(row, text, re.MULTILINE)}
 
 

@@ -187,7 +187,8 @@ TEST_CASE("a config file sets the same names, and the command line wins", "[flag
 TEST_CASE("help, tables and JSON come from the same list", "[flags]") {
     Example e;
     const std::string help = help_text(e.fields(), "train_gpt", {.description = "Trains."});
-    CHECK(contains(help_text(e.fields(), "/a/long/path/to/train_gpt", {.description = "Trains."}), "usage: train_gpt "));
+    CHECK(
+        contains(help_text(e.fields(), "/a/long/path/to/train_gpt", {.description = "Trains."}), "usage: train_gpt "));
     CHECK(contains(help, "--batch-size N"));
     CHECK(contains(help, "sequences per micro-step (B) [12]"));
     CHECK(contains(help, "--schedule cosine|linear"));
@@ -405,6 +406,73 @@ TEST_CASE("the flags that a checkpoint holds are a config file", "[flags]") {
     CHECK(refusal({"--config", path.c_str()}).starts_with("2: "));
 }
 
+TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[flags]") {
+    const ScratchFolder scratch;
+    const std::string model = scratch / "model.conf", recipe = scratch / "recipe.conf", run = scratch / "run.cfg";
+    write_file_atomically(model, "model = gpt2-124M\nnum-layers = 3\nmlp = swiglu # gated\nchannels = 96\n");
+    write_file_atomically(recipe, "[optimizer]\nmuon-momentum = 0.9\nbeta2 = 0.99\nweight_decay = 0.2\n");
+    write_file_atomically(run, "channels = 48\nweight-decay = 0.3\nsmear = true\nmodel = " + model + "\n");
+    // The command line wins, then --config, then the file.
+    const CommandLine line = parsed({"--recipe", recipe.c_str(), "--num-layers=2", "--config", run.c_str()});
+    const auto part = [](const CommandLine& line, const std::string& name) {
+        RunFlags flags = line.run;
+        return text_of(field_named(flags.fields(), name, name));
+    };
+    CHECK((line.run.model.model == "gpt2-124M" && line.run.model.num_layers == 2 && line.run.model.channels == 48));
+    CHECK((part(line, "mlp") == "swiglu" && part(line, "smear") == "true" && part(line, "norm") == "preset"));
+    CHECK((line.run.recipe == "model" && line.run.muon_momentum == 0.9 && line.run.beta2 == 0.99));
+    CHECK(line.run.weight_decay == 0.3);
+    CHECK((line.run.sources.at("mlp") == model && line.run.sources.at("channels") == run));
+    CHECK((line.run.sources.at("num-layers") == "the command line" && line.run.sources.at("beta2") == recipe));
+    RunFlags flags = line.run;
+    CHECK(contains(flags_by_source(flags.fields(), flags.sources), "from " + recipe + ":"));
+    CHECK(contains(flags_by_source(flags.fields(), flags.sources), " mlp=swiglu"));
+    // A checkpoint's flags are such a file, of which only the model's part counts, or the recipe's.
+    write_file_atomically(scratch / "train_config.json", to_json(flags.fields()));
+    const CommandLine again = parsed({"--model", (scratch / "train_config.json").c_str(), "--channels", "64"});
+    CHECK((part(again, "mlp") == "swiglu" && again.run.model.channels == 64 && !again.run.beta2));
+
+    CHECK(refusal({"--qk-norm=true"}) ==
+          "2: --qk-norm is no flag: write `qk-norm = true` into a file, and give that as --model FILE (doc/flags.md)");
+    CHECK(refusal({"--muon-momentum", "0.8"}) ==
+          "2: --muon-momentum is no flag: write `muon-momentum = 0.8` into a "
+          "file, and give that as --recipe FILE (doc/flags.md)");
+    CHECK(contains(refusal({"--no-muon-cautious"}), "write `muon-cautious = false` into a file"));
+    CHECK(contains(refusal({"generate", "--smear", "true"}), "2: --smear is no flag"));
+    CHECK(contains(refusal({"--model", "gpt2-125M"}), "2: --model gpt2-125M: expected one of custom, gpt2-124M, "));
+    CHECK(contains(refusal({"--model", "gpt2-125M"}), ", or a file; there is no such file"));
+    CHECK(contains(refusal({"--recipe", scratch.path.c_str()}), "or a file; there is no such file"));
+    const auto wrong = [&](const std::string& text) {
+        write_file_atomically(model, text);
+        return refusal({"--model", model.c_str()});
+    };
+    CHECK(wrong("\nmpl = gelu\n") == "2: " + model + ":2: unknown name 'mpl', did you mean 'mlp'?");
+    CHECK(wrong("mlp = gulu") == "2: " + model + ":1: mlp = gulu: expected one of preset, gelu, relu-squared, swiglu");
+    CHECK(wrong("steps = 3") == "2: " + model + ":1: 'steps' is not for a file of --model, but for --config or a flag");
+    CHECK(contains(wrong("model = " + recipe), ":1: model = " + recipe + ": expected one of custom, gpt2-124M"));
+    CHECK(contains(wrong("eval-only = true"), ":1: --eval-only is now a command"));
+}
+
+TEST_CASE("an older run's three flags of how gradients are summed are one", "[flags]") {
+    const auto renamed = [](const std::string& json) {
+        RunFlags flags;
+        from_older_json(flags.fields(), by_new_names(json), "train_config.json");
+        return flags.grad_sum;
+    };
+    CHECK(renamed("{}") == "fp32");
+    CHECK(renamed(R"({"grad-comm":"fp32","reduce":"reduce-scatter","sum-order":"in-place"})") == "fp32");
+    CHECK(renamed(R"({"grad-comm":"fp32","reduce":"all-to-all","sum-order":"in-place"})") == "ordered");
+    CHECK(renamed(R"({"grad-comm":"fp32","reduce":"auto","sum-order":"tree"})") == "tree");
+    CHECK(renamed(R"({"grad-comm":"fp32","reduce":"all-to-all","sum-order":"tree"})") == "tree-ordered");
+    CHECK(renamed(R"({"grad-comm":"bf16","reduce":"auto","sum-order":"tree"})") == "bf16");
+    CHECK(renamed(R"({"grad-comm":"bf16","reduce":"reduce-scatter"})") == "bf16-scatter");
+    CHECK(renamed(R"({"grad-comm":"bf16","reduce":"all-to-all"})") == "bf16-ordered");
+    CHECK(contains(refusal({"--sum-order=tree"}), "2: --sum-order is now --grad-sum, with tree"));
+    const ScratchFolder scratch;
+    write_file_atomically(scratch / "train_config.json", R"({"grad-comm":"fp32","sum-order":"tree"})");
+    CHECK(parsed({"--config", (scratch / "train_config.json").c_str()}).run.grad_sum == "tree");
+}
+
 TEST_CASE("a value knows where it is from", "[flags]") {
     const ScratchFolder scratch;
     const std::string path = scratch / "run.cfg";
@@ -440,7 +508,7 @@ TEST_CASE("a command's help is a screen", "[flags]") {
         must_succeed(all);
         CHECK(all.out.size() >= help.out.size() - 200);
     }
-    CHECK(contains(run(program("train_gpt") + " --help-all").out, "--muon-momentum-warmup-steps N"));
+    CHECK(contains(run(program("train_gpt") + " --help-all").out, "\n  muon-momentum-warmup-steps=N"));
 }
 
 TEST_CASE("doc/flags.md is what the program says of itself", "[flags]") {

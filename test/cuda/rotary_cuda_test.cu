@@ -79,10 +79,10 @@ TEST_CASE("rotary's kernels refuse heads that they are not made for", "[rotary]"
     OnDevice<bf16> x(cuda, 4096);
     OnDevice<float> y(cuda, 4096);
     CHECK(error_of([&] { rotary_forward(cuda, x.data, nullptr, y.data, {1, 1, 1, 1, 20}, {}); }) ==
-          "2: --positions rotary: heads of 20 channels: on a GPU they are multiples of 8 up to 256: choose --channels "
+          "2: positions = rotary: heads of 20 channels: on a GPU they are multiples of 8 up to 256: choose --channels "
           "and --num-heads so");
     CHECK(error_of([&] { rotary_backward(cuda, x.data, x.data, nullptr, y.data, {1, 1, 1, 1, 264}, {}); }) ==
-          "2: --positions rotary: heads of 264 channels: on a GPU they are multiples of 8 up to 256: choose --channels "
+          "2: positions = rotary: heads of 264 channels: on a GPU they are multiples of 8 up to 256: choose --channels "
           "and --num-heads so");
     CHECK(contains(error_of([&] { rotary_forward(cuda, x.data, y.data, y.data, {1, 1, 1, 1, 16}, {}); }), "internal"));
 }

@@ -481,7 +481,7 @@ TEST_CASE("a packed run is the same when it is resumed, and at two ranks", "[pac
     CHECK(contains(warnings, ": --document-token; reading the data from their start\n"));
 
     // nanochat's model is packed so unless something else is asked for, or was when it began.
-    model = "--depth 1 --aspect-ratio 32 --head-size 32 --seq-len 32 ";
+    model = "--depth 1 --model configs/smoke.conf --seq-len 32 ";
     const auto is_packed = [&] { return contains(printed, "from --depth: --packing best-fit"); };
     CHECK(of(train("deep", "--steps 2"), "cropped_percent") != "none");
     CHECK(is_packed());

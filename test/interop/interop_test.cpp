@@ -126,15 +126,15 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
                    "and this is another model; use --format hf"));
     for (const std::pair<const char*, const char*>& refused :
          {std::pair{"nanochat", "writes GPT-2, Llama, Qwen2, Qwen3 and SmolLM3, and this is another model"},
-          {"mistral_window", "layers that see a window of --short-window 2, and llama.cpp has none for it"},
-          {"qwen2", "layers that see a window of --short-window 1"}}) {
+          {"mistral_window", "layers that see a window of short-window 2, and llama.cpp has none for it"},
+          {"qwen2", "layers that see a window of short-window 1"}}) {
         const StoredModel model(fixture_folder(refused.first));
         CHECK(contains(error_of([&] { export_model(model, "gguf", scratch / "no", DType::f32); }), refused.second));
     }
     Copy every_third("smollm3");
     every_third.change_config([](json& config) { config["no_rope_layers"] = {1, 1, 0, 1, 1}; });
     CHECK(contains(error_of([&] { export_model(StoredModel(every_third.path), "gguf", scratch / "no", DType::f32); }),
-                   "this model has --rotary-pattern RRNRR, and llama.cpp's smollm3 has RRRN; use --format hf"));
+                   "this model has rotary-pattern = RRNRR, and llama.cpp's smollm3 has RRRN; use --format hf"));
     CHECK(contains(error_of([&] { export_model(gpt2, "llmc", scratch / "no", DType::f32); }), "4 C hidden channels"));
     CHECK(!fs::exists(scratch / "no"));
     CHECK(!fs::exists(scratch / "no.tmp"));

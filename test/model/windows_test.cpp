@@ -23,8 +23,8 @@ TEST_CASE("a letter a layer, repeated; the last layer sees all", "[windows]") {
     Architecture mistral = of_windows("S", 7);
     mistral.full_last_layer = false;
     CHECK(layer_windows(mistral, 3, 32) == Windows{7, 7, 7});
-    CHECK(contains(error_of([] { layer_windows(of_windows("SSX"), 2, 64); }), "--window-pattern SSX: letter X"));
-    CHECK(contains(error_of([] { layer_windows(of_windows(""), 2, 64); }), "--window-pattern is empty"));
+    CHECK(contains(error_of([] { layer_windows(of_windows("SSX"), 2, 64); }), "window-pattern = SSX: letter X"));
+    CHECK(contains(error_of([] { layer_windows(of_windows(""), 2, 64); }), "window-pattern is empty"));
 }
 
 TEST_CASE("a part of every window, of long layers too", "[windows]") {

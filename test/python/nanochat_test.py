@@ -283,8 +283,9 @@ class Models(Case):
             save(folder, state, {**SIZES, **wrong})
             self.refused("expected a model_config with sizes", load)
         self.assertFalse((self.scratch / "in").exists())
-        self.train("a", qk_scale=1, architecture="nanochat")
-        self.refused("--qk-scale is 1.0, and nanochat's is 1.2", anvil.nanochat.export_checkpoint, self.scratch / "a", self.scratch / "b")
+        (self.scratch / "flat.conf").write_text("architecture = nanochat\nqk-scale = 1\n")
+        self.train("a", model=self.scratch / "flat.conf")
+        self.refused("qk-scale is 1.0, and nanochat's is 1.2", anvil.nanochat.export_checkpoint, self.scratch / "a", self.scratch / "b")
         self.train("c")
         self.refused("a gpt2: nanochat has no such model", anvil.nanochat.export_checkpoint, self.scratch / "c", self.scratch / "b")
 

@@ -142,10 +142,10 @@ TEST_CASE("depth scaling: windows", "[depth_scaling]") {
     CHECK(windows("S", 2, 129) == Windows{128, -1});
     CHECK(windows("S", 2, 128) == Windows{-1, -1});  // it reaches over all there is
     CHECK(windows("S", 1, 4096) == Windows{-1});
-    CHECK(contains(refused([](DepthConfig& d) { d.window_pattern = ""; }),
-                   "2: --window-pattern is empty: give letters L"));
+    CHECK(
+        contains(refused([](DepthConfig& d) { d.window_pattern = ""; }), "2: window-pattern is empty: give letters L"));
     CHECK(contains(refused([](DepthConfig& d) { d.window_pattern = "SXL"; }),
-                   "2: --window-pattern SXL: letter X is neither L (all tokens) nor S"));
+                   "2: window-pattern = SXL: letter X is neither L (all tokens) nor S"));
 }
 
 TEST_CASE("depth scaling: the model that is trained has the same parameters", "[depth_scaling]") {
@@ -178,11 +178,11 @@ TEST_CASE("depth scaling: the model that is trained has the same parameters", "[
 
 TEST_CASE("depth scaling: what it refuses, and what would work", "[depth_scaling]") {
     CHECK(contains(refused([](DepthConfig& d) { d.depth = 0; }), "2: --depth 0: a model has at least 1 layer"));
-    CHECK(contains(refused([](DepthConfig& d) { d.aspect_ratio = 0; }), "2: --aspect-ratio 0: "));
+    CHECK(contains(refused([](DepthConfig& d) { d.aspect_ratio = 0; }), "2: aspect-ratio = 0: "));
     CHECK(contains(refused([](DepthConfig& d) { d.seq_len = 1; }), "2: --seq-len 1: "));
     CHECK(contains(refused([](DepthConfig& d) { d.vocab_size = 0; }), "2: --vocab-size 0: "));
     CHECK(contains(refused([](DepthConfig& d) { d.head_size = 100; }),
-                   "2: --head-size 100: the kernels take multiples of 16 up to 256: the nearest is 96"));
+                   "2: head-size = 100: the kernels take multiples of 16 up to 256: the nearest is 96"));
     CHECK(contains(refused([](DepthConfig& d) { d.head_size = 0; }), "the nearest is 16"));
     CHECK(contains(refused([](DepthConfig& d) { d.head_size = 512; }), "the nearest is 256"));
 

@@ -118,9 +118,10 @@ TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their 
         replaced(replaced(eval, "RUN", "run/default"), "--eval-tasks hellaswag.bin,core.tasks", "--threads 2"));
     CHECK(contains(score.out, "val "));
 
+    put_file(clone.path("windows.conf"), "window-warmup-steps = 2\n");
     clone.run_on_gpu(
-        "./train_gpt --steps 2 --warmup-steps 1 --window-warmup-steps 2 --val-every 1 --sample-tokens 5 "
-        "--seq-len 160 --batch-size 2 --biases false --out-dir run/windows");
+        "./train_gpt --steps 2 --warmup-steps 1 --recipe windows.conf --val-every 1 --sample-tokens 5 "
+        "--seq-len 160 --batch-size 2 --model configs/nanogpt.conf --out-dir run/windows");
     CHECK(steps_in(clone.path("run/windows")).size() == 2);
 }
 

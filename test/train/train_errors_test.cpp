@@ -517,27 +517,27 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     refused({{"batch-size", "-2"}}, {"--batch-size -2: expected default, auto or an integer from 1"});
     refused({{"batch-size", "auto"}, {"total-batch-size", "0"}},
             {"--batch-size auto divides --total-batch-size: give that, too"});
-    refused({{"window-pattern", "SXL"}}, {"--window-pattern SXL: letter X is neither L (all tokens) nor S"});
+    refused({{"window-pattern", "SXL"}}, {"window-pattern = SXL: letter X is neither L (all tokens) nor S"});
     refused({{"num-kv-heads", "2"}, {"num-heads", "3"}, {"channels", "48"}},
             {"--num-kv-heads 2 does not divide --num-heads 3", "the nearest that do are 1 and 3"});
     refused({{"positions", "rotary"}, {"num-heads", "4"}, {"channels", "20"}},
-            {"--positions rotary: heads of 5 channels, expected a multiple of 2", "--channels are 16 and 24"});
-    refused({{"softcap-kind", "tanh"}, {"softcap", "0"}}, {"--softcap 0: expected at least 1e-06, such as 15"});
-    refused({{"softcap", "-1"}}, {"--softcap -1: expected a number from 0 to 1000000"});
-    refused({{"qk-norm", "true"}}, {"--qk-norm needs --positions rotary"});
-    refused({{"embedding-norm", "true"}}, {"--embedding-norm needs --positions rotary"});
-    refused({{"qkv-biases", "true"}}, {"--biases true has them already"});
-    refused({{"rotary-pattern", "RN"}}, {"--rotary-pattern RN: layers without a rotation need --positions rotary"});
-    refused({{"rotary-pattern", "RX"}}, {"--rotary-pattern RX: expected letters R (rotates) and N"});
-    refused({{"positions", "rotary"}, {"qk-norm", "true"}, {"rotary-pattern", "RN"}}, {"neither --qk-norm"});
+            {"positions = rotary: heads of 5 channels, expected a multiple of 2", "--channels are 16 and 24"});
+    refused({{"softcap-kind", "tanh"}, {"softcap", "0"}}, {"softcap = 0: expected at least 1e-06, such as 15"});
+    refused({{"softcap", "-1"}}, {"softcap = -1: expected a number from 0 to 1000000"});
+    refused({{"qk-norm", "true"}}, {"qk-norm needs positions = rotary"});
+    refused({{"embedding-norm", "true"}}, {"embedding-norm needs positions = rotary"});
+    refused({{"qkv-biases", "true"}}, {"biases = true has them already"});
+    refused({{"rotary-pattern", "RN"}}, {"rotary-pattern = RN: layers without a rotation need positions = rotary"});
+    refused({{"rotary-pattern", "RX"}}, {"rotary-pattern = RX: expected letters R (rotates) and N"});
+    refused({{"positions", "rotary"}, {"qk-norm", "true"}, {"rotary-pattern", "RN"}}, {"neither qk-norm"});
     refused({{"positions", "rotary"}, {"qk-norm", "true"}, {"qk-rmsnorm", "true"}}, {"leave one out"});
-    refused({{"rotary-factor", "8"}}, {"--rotary-factor 8: it stretches --positions rotary"});
+    refused({{"rotary-factor", "8"}}, {"rotary-factor = 8: it stretches positions = rotary"});
     refused({{"positions", "rotary"}, {"rotary-factor", "8"}, {"rotary-low-turns", "4"}},
-            {"--rotary-low-turns 4: expected fewer than --rotary-high-turns 4"});
-    refused({{"head-channels", "7"}, {"positions", "rotary"}}, {"--head-channels 7", "the nearest are 6 and 8"});
-    refused({{"head-channels", "8"}, {"depth", "4"}}, {"with --depth the flag is --head-size"});
-    refused({{"biases", "maybe"}}, {"--biases maybe: expected one of preset, true, false"});
-    refused({{"depth", "4"}, {"head-size", "8"}, {"aspect-ratio", "8"}}, {"--head-size 8", "the nearest is 16"});
+            {"rotary-low-turns = 4: expected fewer than rotary-high-turns = 4"});
+    refused({{"head-channels", "7"}, {"positions", "rotary"}}, {"head-channels 7", "the nearest are 6 and 8"});
+    refused({{"head-channels", "8"}, {"depth", "4"}}, {"with --depth it is head-size"});
+    refused({{"biases", "maybe"}}, {"biases = maybe: expected one of preset, true, false"});
+    refused({{"depth", "4"}, {"head-size", "8"}, {"aspect-ratio", "8"}}, {"head-size = 8", "the nearest is 16"});
     refused({{"depth", "2"},
              {"head-size", "16"},
              {"aspect-ratio", "16"},

@@ -42,7 +42,7 @@ mkdir -p "$root" 2>/dev/null && [ -w "$root" ] || {
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 scripts/manual.py man >"$scratch/train_gpt.1"
-"$programs/data/tokenize" --help | scripts/manual.py man anvil-tokenize >"$scratch/anvil-tokenize.1"
+(exec -a anvil-tokenize "$programs/data/tokenize" --help) | scripts/manual.py man anvil-tokenize >"$scratch/anvil-tokenize.1"
 scripts/report.py --help | sed 's/report\.py/anvil-report/' | scripts/manual.py man anvil-report >"$scratch/anvil-report.1"
 # As the programs and scripts are called here; the programs' own messages do the same (llmc/base/script.h).
 for script in "${scripts[@]}"; do names+=(-e "s,$script,${prefix%/}/share/anvil/$script,g"); done

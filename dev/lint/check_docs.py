@@ -236,7 +236,7 @@ def flags_of(root, command):
         return train_gpt_flags(root).get(command)
     if command == "data/tokenize":
         source = (root / "data/tokenize.cpp").read_text(encoding="utf-8")
-        return set(re.findall(r'"(?:-\w,)?(--[a-z][\w-]*)"', source)) | {"-h", "--help"}
+        return {"--" + name for name in re.findall(r'\{"\w+", "([\w-]+)", &', source)} | {"-h", "--help", "--help-all", "--config", "--version"}
     return flags_of_script(root, command)
 
 

@@ -145,7 +145,8 @@ TEST_CASE("an installed program runs and names its own scripts, and nothing of t
 TEST_CASE("the man pages of anvil-tokenize and anvil-report are what --help says", "[install]") {
     const Installed here;
     for (const auto& [name, about, flag] :
-         {std::tuple{"anvil-tokenize", "turns text into token shards to train on", "\\-\\-val\\-fraction X=0.1"},
+         {std::tuple{"anvil-tokenize", "turns text into token shards to train on",
+                     "usage: anvil\\-tokenize INPUT... \\-\\-out DIR"},
           {"anvil-report", "draws runs: RUN/log.jsonl to one HTML page", "\\-\\-usd\\-per\\-hour X"}}) {
         const std::string page = read_file(here.path("share/man/man1/") + name + ".1");
         INFO(page);

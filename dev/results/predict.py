@@ -108,7 +108,6 @@ SCALES = [
     ("124M", [*GPT2_124M, "--batch-size", "32"], [8, 1024]),
     ("1558M", [*GPT2_1558M, "--batch-size", "16"], [8, 1024]),
     ("7B", [*LLAMA_7B, "--batch-size", "4"], [8, 1024]),
-    ("7B, ZeRO-2", [*LLAMA_7B, "--batch-size", "4", *ZERO_2], [8]),
     ("13B", [*LLAMA_13B, "--batch-size", "1"], [64]),
     ("13B, ZeRO-2", [*LLAMA_13B, "--batch-size", "1", *ZERO_2], [64]),
     ("22B, ZeRO-2", [*LLAMA_22B, "--batch-size", "1", *ZERO_2], [64]),
@@ -116,8 +115,8 @@ SCALES = [
 
 # Strong scaling on H100s: model, flags, tokens per step and per sequence, most sequences per micro-batch, numbers of ranks.
 STRONG = [
-    ("124M", GPT2_124M, 2**19, 1024, 32, [8, 64, 256]),
-    ("1558M", GPT2_1558M, 2**20, 1024, 16, [8, 256, 1024]),
+    ("124M", GPT2_124M, 2**19, 1024, 32, [64, 256]),
+    ("1558M", GPT2_1558M, 2**20, 1024, 16, [256, 1024]),
     ("1558M, Muon", [*GPT2_1558M, "--optimizer", "muon"], 2**20, 1024, 16, [64, 256]),
     ("7B", LLAMA_7B, 2**22, 4096, 4, [64, 1024]),
 ]

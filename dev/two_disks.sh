@@ -13,7 +13,6 @@
 # lie). Nothing of it stays. Exit code 2: something is missing here, and says what; 1: a run did not do what it should.
 set -euo pipefail
 export LC_ALL=C
-shopt -s extglob
 cd "$(dirname "$0")/.."
 
 # shellcheck source=dev/hosts.sh
@@ -123,11 +122,6 @@ echo
 echo '| what | steps | losses, beside those of one process |'
 echo '|---|---|---|'
 other() { echo "${1/--rank 0/--rank 1}"; } # COMMAND
-by_itself() { # COMMAND RUN: of rank 0, without the others
-    local command=${1/ --rank 0 --world-size 2 --master localhost:29500/}
-    command=${command/ --balance auto/}
-    echo "${command/--out-dir run\/+([a-z])/--out-dir run/$2}"
-}
 alone=$(command_of '1. One process' 1)
 here=$(command_of '2. Two processes' 1)
 [ "$(other "$here")" = "$(command_of '2. Two processes' 2)" ] || fail 1 "$page: the commands of two processes differ in more than --rank"
@@ -170,19 +164,6 @@ if [ -z "$small" ]; then
     start rank-0 0 "$both"
     ended rank-0 0 'checkpoints: to run/lan of rank 0; rank 1 sends its parts there' && ended rank-1 0
     compare "the page's two machines, and its two terminals" "$log/two/log.jsonl" "$log/lan/log.jsonl" 1 20 0
-
-    if [ "$cores" -ge 2 ]; then
-        balanced=$(command_of '3. Two machines' 2)
-        setsid taskset -c 1 sh -c 'while :; do :; done' &
-        busy+=($!)
-        start rank-0 0 "$balanced" && start rank-1 0 "$(other "${balanced/-c 0/-c 1}")"
-        ended rank-0 0 && ended rank-1 0
-        kill "${busy[@]}" && busy=()
-        balanced=${balanced#taskset -c 0 }
-        start rank-alone 0 "$(by_itself "$balanced" even)"
-        ended rank-alone 0
-        compare "the page's --balance auto" "$log/even/log.jsonl" "$log/balance/log.jsonl" 1 50 $rounding
-    fi
 fi
 
 # ---- losing one side or the other ----------------------------------------------------------------------------------

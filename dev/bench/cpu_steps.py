@@ -78,6 +78,8 @@ def page_text(results):
     text = f"{first['machine']}, {first['threads']} threads, {first['date']}:\n\n"
     text += "| model | type | tok/s | ms per step | of the roofline | where the time goes |\n|---|---" + "|--:" * 3 + "|---|\n"
     for r in results:
+        if r["config"] == "124M-64":
+            continue  # the model of 124M-256 with short rows; the file has it
         share = f"{reached(r):.0f} %" + ("" if reached(r) >= GOALS[r["dtype"]] else ", **missed**")
         cells = [r["config"], r["dtype"], f"{r['tokens'] / r['ms'] * 1e3:.0f}", f"{r['ms']:.1f}", share, where(r)]
         text += "| " + " | ".join(cells) + " |\n"

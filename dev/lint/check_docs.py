@@ -185,6 +185,8 @@ PROOFS = {
 # The last of these tables, whose cells about other projects have a file and a commit on the page NEIGHBORS.
 COMPARISON = "Which one do you want?"
 NEIGHBORS = "doc/comparison.md"
+# Rows that the first screen of each project's own README shows.
+PLAIN = {"Written in", "Size", "Models", "Beyond pretraining", "Training on a CPU"}
 
 
 # ---- the tree --------------------------------------------------------------------------------------------------
@@ -526,7 +528,7 @@ def findings_in_neighbors(readme, sources):
     projects = [cell.strip() for cell in heading.split("|")[3:-1]]
     for name, _, *cells in tables(readme)[COMPARISON]:
         for project, cell in zip(projects, cells):
-            if name not in ("Written in", "Size") and not re.match(r"no\b|none\b|PyTorch's", cell) and (name, project) not in rows:
+            if name not in PLAIN and not re.match(r"no\b|none\b|PyTorch's", cell) and (name, project) not in rows:
                 yield f"{NEIGHBORS}: no row '{name}' for {project}, of which README.md says '{cell}'"
 
 

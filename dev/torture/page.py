@@ -22,9 +22,13 @@ def text(rows):
     lines = ["| part | what is done to a run | tried | wrong |", "|---|---|--:|--:|"]
     notes = []
     for (sanitizers, commit, date, machine, seed), group in sorted(groups.items()):
-        under = f", under {sanitizers}" if sanitizers else ""
-        lines += [f"| {row['part']} | {row['what']}{under} | {row['tried']:,} | {row['wrong']} |" for row in group]
-        notes.append(f"- {', '.join(row['part'] for row in group)}{under}: commit {commit}, {date}, {machine}, seed {seed}")
+        where = f"commit {commit}, {date}, {machine}, seed {seed}"
+        if sanitizers:
+            again = ", ".join(f"{row['part']} ({row['tried']:,} tried, {row['wrong']} wrong)" for row in group)
+            notes.append(f"- Again under {sanitizers}: {again}: {where}")
+            continue
+        lines += [f"| {row['part']} | {row['what']} | {row['tried']:,} | {row['wrong']} |" for row in group]
+        notes.append(f"- {', '.join(row['part'] for row in group)}: {where}")
     return "\n".join(lines) + "\n\n" + "\n".join(notes) + "\n"
 
 

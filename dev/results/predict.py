@@ -97,21 +97,9 @@ PARTS = [
 ]
 MEASURED_GPUS = ["H100", "H200"]
 
-# The table in doc/distributed/scaling.md: flags, and the number of H100s.
-LLAMA = ["--seq-len", "4096", "--recompute", "block"]
 GPT2_124M, GPT2_1558M = ["--model", "gpt2-124M"], ["--model", "gpt2-1558M"]
-LLAMA_7B = ["--num-layers", "32", "--num-heads", "32", "--channels", "4096", "--vocab-size", "32000", *LLAMA]
-LLAMA_13B = ["--num-layers", "40", "--num-heads", "40", "--channels", "5120", "--vocab-size", "32000", *LLAMA]
-LLAMA_22B = ["--num-layers", "48", "--num-heads", "48", "--channels", "6144", "--vocab-size", "32000", *LLAMA]
-ZERO_2 = ["--zero-stage", "2"]
-SCALES = [
-    ("124M", [*GPT2_124M, "--batch-size", "32"], [8, 1024]),
-    ("1558M", [*GPT2_1558M, "--batch-size", "16"], [8, 1024]),
-    ("7B", [*LLAMA_7B, "--batch-size", "4"], [8, 1024]),
-    ("13B", [*LLAMA_13B, "--batch-size", "1"], [64]),
-    ("13B, ZeRO-2", [*LLAMA_13B, "--batch-size", "1", *ZERO_2], [64]),
-    ("22B, ZeRO-2", [*LLAMA_22B, "--batch-size", "1", *ZERO_2], [64]),
-]
+LLAMA_7B = ["--num-layers", "32", "--num-heads", "32", "--channels", "4096", "--vocab-size", "32000"]
+LLAMA_7B += ["--seq-len", "4096", "--recompute", "block"]
 
 # Strong scaling on H100s: model, flags, tokens per step and per sequence, most sequences per micro-batch, numbers of ranks.
 STRONG = [
@@ -215,29 +203,6 @@ def steps_table(rows):
     )
 
 
-def scales_table():
-    rows = []
-    for name, flags, all_ranks in SCALES:
-        for ranks in all_ranks:
-            facts, _ = plan(["--gpu", "H100", "--world-size", str(ranks), *flags])
-            memory, mid = facts["memory_bytes"], facts["cases"]["mid"]
-            whole = sum(memory.values()) / 2**30
-            sent = (facts["sent_gradient_bytes"] + facts["sent_weight_bytes"]) / 2**30
-            rows.append(
-                [
-                    name,
-                    str(ranks),
-                    f"{whole:.1f}" + ("" if facts["fits"] else " **no**"),
-                    f"{sent:.2f}",
-                    f"{digits(mid['exposed_ms']):g}",
-                    f"{digits(mid['step_ms']):g}",
-                    f"{100 * mid['mfu']:.0f} %",
-                ]
-            )
-    header = ["model", "ranks", "GiB of a rank", "GiB sent in a step", "ms of communication not hidden", "ms per step", "MFU"]
-    return table(header, rows)
-
-
 def strong_facts():
     """{(model, ranks): facts}"""
     all_facts = {}
@@ -323,10 +288,8 @@ def main():
     begin, end = "<!-- predicted steps: dev/results/predict.py -->", "<!-- end of predicted steps -->"
     wanted[page] = between(page, begin, end, steps_table([row for row in rows if row["gpu"] == GPUS[0]]))
     page = ROOT / "doc/distributed/scaling.md"
-    begin, end = "<!-- scales: dev/results/predict.py -->", "<!-- end of scales -->"
-    wanted[page] = between(page, begin, end, scales_table())
     begin, end = "<!-- strong scaling: dev/results/predict.py -->", "<!-- end of strong scaling -->"
-    wanted[page] = between(page, begin, end, strong_table(strong_facts()), wanted[page])
+    wanted[page] = between(page, begin, end, strong_table(strong_facts()))
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:

@@ -31,7 +31,7 @@ GOALS = {"fp32": 70, "bf16": 45}  # percent of the roofline
 DTYPES = list(GOALS)
 
 # The parts of a step, and the prefixes of the names of their ops.
-PARTS = {"products": ("matmul",), "attention": ("attention",), "optimizer": ("adamw", "add_squares", "fill_zero")}
+PARTS = {"GEMMs": ("matmul",), "attention": ("attention",), "optimizer": ("adamw", "add_squares", "fill_zero")}
 
 
 def roofline_ms(result):

@@ -135,10 +135,9 @@ TEST_CASE("cpu_steps takes the round in the middle, and says where its time went
         "cpu_steps.py", "--threads 2 --models mid --dtypes fp32 --program 'python3 " + page.folder / "fake.py" + "'");
     INFO(written.err);
     REQUIRE(written.exit_code == 0);
-    CHECK(
-        page.from("| mid | fp32") ==
-        "| mid | fp32 | 128000 | 16.0 | 50 %, **missed** | GEMMs 50 % at 50 % of the peak, attention 25 % at 25 %, "
-        "optimizer 19 % |");
+    CHECK(page.from("| mid | fp32") ==
+          "| mid | fp32 | 128000 | 16.0 | 50 %, **missed** | GEMMs 50 % at 50 % of the peak, attention 25 % at 25 %, "
+          "optimizer 19 % |");
     CHECK(contains(page.from("Limits in the same minutes"),
                    "1 to 1 GFLOP/s in fp32, 30 to 30 GB/s copied, 20 to 20 GB/s updated in place."));
     page.check_kept("cpu_steps.py", "128000");

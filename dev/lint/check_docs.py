@@ -110,13 +110,6 @@ CLAIMS = [
         (5, 4, 1, 0, 3, 2),
     ),
     (
-        "doc/flash_attention.md",
-        r"is (\d+) tokens per second with our attention and (\d+) with cuDNN's",
-        "doc/results/predicted-h100.json",
-        r'"GPT-2 124M, B 32, cuDNN"[\s\S]*?"mid": (\d+)[\s\S]*?"GPT-2 124M, B 32, own attention"[\s\S]*?"mid": (\d+)',
-        (1, 0),
-    ),
-    (
         "doc/predicted.md",
         r"for\s+an\s+H100\s+(\d+)\s+\((\d+)\s+to\s+(\d+)\)\s+tokens\s+per\s+second\s[^,]*,\s+(\d+)\s+with\s+ours",
         "doc/results/predicted-h100.json",

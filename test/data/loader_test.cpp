@@ -373,6 +373,9 @@ TEST_CASE("too few tokens for one batch: how many there are, how many it takes, 
     DataLoader all_of_it(shards.config(60, 1, false));
     CHECK(contains(error_of([&] { DataLoader loader(shards.config(61, 1, false)); }), "one batch needs 62"));
 
+    CHECK(DataLoader(shards.config(1, 29, false)).num_unread_tokens() == 0);
+    CHECK(DataLoader(shards.config(1, 30, false)).num_unread_tokens() == 30);
+
     const std::string short_shards = error_of([&] { DataLoader loader(shards.config(1, 40, false)); });
     CHECK(contains(short_shards, "none of the 2 shards holds the 41 tokens of one sequence"));
     CHECK(contains(error_of([&] { DataLoader loader(shards.config(0, 5, false)); }), "2: --batch-size 0: expected"));

@@ -122,6 +122,18 @@ TEST_CASE("a shard with fewer tokens than one batch needs", "[train_errors]") {
     check_refused(runs.train("a", {{"batch-size", "200"}, {"total-batch-size", "0"}}),
                   {runs.path("data/train_*.bin"), " one batch needs " + needed, "lower --batch-size or --seq-len"});
     CHECK_FALSE(fs::exists(runs.path("a")));
+    // One sequence fits into each shard but the last, which is left out.
+    must_succeed(run(program("data/tokenize") + " --stories 2000 --tokenizer char --shard-tokens 400 --out " +
+                     runs.path("short")));
+    const Finished some = runs.train("b", {{"train-data", runs.path("short/train_*.bin")},
+                                           {"val-data", ""},
+                                           {"seq-len", "399"},
+                                           {"batch-size", "1"},
+                                           {"total-batch-size", "0"},
+                                           {"steps", "1"},
+                                           {"warmup-steps", "0"}});
+    must_succeed(some);
+    CHECK(contains(some.out, " tokens are not read: their shards are shorter than --seq-len + 1\n"));
 }
 
 TEST_CASE("a checkpoint that is damaged, newer, or of another model", "[train_errors]") {

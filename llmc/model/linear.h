@@ -103,7 +103,7 @@ struct Fp8Operand {
 template <class T>
 struct LinearLayer {
     int64_t N, C, OC;
-    const Fp8LinearState* fp8;  // null: in T
+    const Fp8LinearState* fp8 = nullptr;  // null: in T
     Fp8Scratch scratch = {};
     const T *weight = nullptr, *bias = nullptr;
     float *dweight = nullptr, *dbias = nullptr;

@@ -17,16 +17,16 @@ Tests train_gpt as a user runs it: tiny runs in a scratch folder, their logs and
 #include <map>
 #include <string>
 #include <vector>
-#include "llmc/base/file.h"                 // read_file, FileWriter
-#include "llmc/base/flags.h"                // from_json
-#include "llmc/base/hash.h"                 // xxh3
-#include "llmc/checkpoint/checkpointing.h"  // RunState
-#include "llmc/cpu/kernels.h"               // Cpu, for checkpointing.h
-#include "llmc/io/checkpoint.h"             // checkpoint_path, checkpoint_steps, verify
-#include "llmc/io/manifest.h"               // Manifest
-#include "llmc/run/log.h"                   // StepRecord
-#include "llmc/run/run_flags.h"             // RunFlags
-#include "test/testing.h"                   // run, ScratchFolder
+#include "llmc/base/file.h"             // read_file, FileWriter
+#include "llmc/base/flags.h"            // from_json
+#include "llmc/base/hash.h"             // xxh3
+#include "llmc/checkpoint/run_state.h"  // RunState
+#include "llmc/cpu/kernels.h"           // Cpu, for run_state.h
+#include "llmc/io/checkpoint.h"         // checkpoint_path, checkpoint_steps, verify
+#include "llmc/io/manifest.h"           // Manifest
+#include "llmc/run/log.h"               // StepRecord
+#include "llmc/run/run_flags.h"         // RunFlags
+#include "test/testing.h"               // run, ScratchFolder
 
 // name -> value.
 using FlagMap = std::map<std::string, std::string>;

@@ -31,7 +31,7 @@ for votes about the next save, because that begins when no step is in flight.
 #include <utility>
 #include <vector>
 #include "llmc/base/memory.h"               // aligned
-#include "llmc/checkpoint/checkpointing.h"  // RunState, saved_parts
+#include "llmc/checkpoint/run_state.h"      // RunState, saved_parts
 #include "llmc/checkpoint/parts.h"          // PartSender, receive_parts
 #include "llmc/checkpoint/placement.h"      // Placement, find_placement
 #include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors

@@ -13,15 +13,15 @@ sample ends where the next document would begin.
 #include <filesystem>
 #include <string>
 #include <vector>
-#include "llmc/base/file.h"                 // read_file, reason_of
-#include "llmc/checkpoint/checkpointing.h"  // read_weights
-#include "llmc/data/tokenizer.h"            // Tokenizer, load_tokenizer
-#include "llmc/data/utf8.h"                 // generated_text, unfinished_bytes
-#include "llmc/eval/sample.h"               // sample_each
-#include "llmc/run/stop.h"                  // stop_signal
-#include "llmc/train/run_request.h"         // RunRequest, find_shape
-#include "llmc/train/tokens.h"              // check_named_tokenizer
-#include "llmc/train/world.h"               // World
+#include "llmc/base/file.h"             // read_file, reason_of
+#include "llmc/checkpoint/run_state.h"  // read_weights
+#include "llmc/data/tokenizer.h"        // Tokenizer, load_tokenizer
+#include "llmc/data/utf8.h"             // generated_text, unfinished_bytes
+#include "llmc/eval/sample.h"           // sample_each
+#include "llmc/run/stop.h"              // stop_signal
+#include "llmc/train/run_request.h"     // RunRequest, find_shape
+#include "llmc/train/tokens.h"          // check_named_tokenizer
+#include "llmc/train/world.h"           // World
 
 // The tokenizer that the command line names, else the checkpoint's.
 inline Tokenizer tokenizer_for(const StoredModel& stored, const std::string& named) {

@@ -19,30 +19,30 @@ around them. The parts, in the order in which a run uses them:
 #include <optional>
 #include <string>
 #include <vector>
-#include "llmc/checkpoint/checkpointing.h"  // RunState
-#include "llmc/checkpoint/saving.h"         // Saver
-#include "llmc/data/utf8.h"                 // printable
-#include "llmc/model/flops.h"               // flops_per_token
-#include "llmc/model/gpt.h"                 // Gpt
-#include "llmc/run/log.h"                   // RunLog
-#include "llmc/run/log_follower.h"          // LogFollower
-#include "llmc/run/results.h"               // check_results, append_result
-#include "llmc/run/stop.h"                  // stop_signal
-#include "llmc/run/summary.h"               // RunSummary, summary_text
-#include "llmc/train/loading.h"             // load_initial_state
-#include "llmc/train/outer_optimizer.h"     // OuterOptimizer
-#include "llmc/train/outer_step.h"          // IslandStates, apply_outer_step
-#include "llmc/train/prepare.h"             // prepare, settle_kernels
-#include "llmc/train/rank_watch.h"          // RankWatch
-#include "llmc/train/run_balance.h"         // RunBalance
-#include "llmc/train/run_end.h"             // RunEnd
-#include "llmc/train/run_evaluation.h"      // RunEvaluation
-#include "llmc/train/run_inputs.h"          // RunInputs
-#include "llmc/train/session.h"             // Session
-#include "llmc/train/start_report.h"        // StartReport
-#include "llmc/train/step.h"                // Stepper
-#include "llmc/train/step_meter.h"          // StepMeter
-#include "llmc/train/step_profiler.h"       // StepProfiler
+#include "llmc/checkpoint/run_state.h"   // RunState
+#include "llmc/checkpoint/saving.h"      // Saver
+#include "llmc/data/utf8.h"              // printable
+#include "llmc/model/flops.h"            // flops_per_token
+#include "llmc/model/gpt.h"              // Gpt
+#include "llmc/run/log.h"                // RunLog
+#include "llmc/run/log_follower.h"       // LogFollower
+#include "llmc/run/results.h"            // check_results, append_result
+#include "llmc/run/stop.h"               // stop_signal
+#include "llmc/run/summary.h"            // RunSummary, summary_text
+#include "llmc/train/loading.h"          // load_initial_state
+#include "llmc/train/outer_optimizer.h"  // OuterOptimizer
+#include "llmc/train/outer_step.h"       // IslandStates, apply_outer_step
+#include "llmc/train/prepare.h"          // prepare, settle_kernels
+#include "llmc/train/rank_watch.h"       // RankWatch
+#include "llmc/train/run_balance.h"      // RunBalance
+#include "llmc/train/run_end.h"          // RunEnd
+#include "llmc/train/run_evaluation.h"   // RunEvaluation
+#include "llmc/train/run_inputs.h"       // RunInputs
+#include "llmc/train/session.h"          // Session
+#include "llmc/train/start_report.h"     // StartReport
+#include "llmc/train/step.h"             // Stepper
+#include "llmc/train/step_meter.h"       // StepMeter
+#include "llmc/train/step_profiler.h"    // StepProfiler
 
 template <class Device, class T>
 class DeviceSession : public Session {

@@ -18,16 +18,16 @@ plane.
 #include <string>
 #include <type_traits>
 #include <vector>
-#include "llmc/base/file.h"                 // thread_read_bytes
-#include "llmc/checkpoint/checkpointing.h"  // RunState, ShardedState, each_state
-#include "llmc/checkpoint/parts.h"          // PartSender, PartReader
-#include "llmc/comm/comm.h"                 // Comm
-#include "llmc/comm/ranks.h"                // Ranks, share_errors
-#include "llmc/data/loader.h"               // DataLoader
-#include "llmc/model/gpt.h"                 // Gpt
-#include "llmc/optim/optimizer.h"           // Optimizer, gather_weights
-#include "llmc/run/log.h"                   // ReadBytes
-#include "llmc/train/run_request.h"         // RunRequest
+#include "llmc/base/file.h"             // thread_read_bytes
+#include "llmc/checkpoint/run_state.h"  // RunState, ShardedState, each_state
+#include "llmc/checkpoint/parts.h"      // PartSender, PartReader
+#include "llmc/comm/comm.h"             // Comm
+#include "llmc/comm/ranks.h"            // Ranks, share_errors
+#include "llmc/data/loader.h"           // DataLoader
+#include "llmc/model/gpt.h"             // Gpt
+#include "llmc/optim/optimizer.h"       // Optimizer, gather_weights
+#include "llmc/run/log.h"               // ReadBytes
+#include "llmc/train/run_request.h"     // RunRequest
 
 inline constexpr const char* kOtherModel = "the checkpoint is of another model or --optimizer";
 

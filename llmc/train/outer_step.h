@@ -13,13 +13,13 @@ a run that cannot continue ends before any weight is changed, and no rank saves 
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"                // format
-#include "llmc/checkpoint/checkpointing.h"  // RunState
-#include "llmc/comm/launch/islands.h"       // IslandPlace
-#include "llmc/comm/ranks.h"                // Ranks, SharedError
-#include "llmc/run/step_config.h"           // Vote
-#include "llmc/train/outer_optimizer.h"     // OuterOptimizer
-#include "llmc/train/run_end.h"             // kMostSkippedInARow
+#include "llmc/base/check.h"             // format
+#include "llmc/checkpoint/run_state.h"   // RunState
+#include "llmc/comm/launch/islands.h"    // IslandPlace
+#include "llmc/comm/ranks.h"             // Ranks, SharedError
+#include "llmc/run/step_config.h"        // Vote
+#include "llmc/train/outer_optimizer.h"  // OuterOptimizer
+#include "llmc/train/run_end.h"          // kMostSkippedInARow
 
 class IslandStates {
 public:

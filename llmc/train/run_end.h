@@ -15,13 +15,13 @@ A request by one rank takes effect on all ranks at the end of the step that carr
 #pragma once
 #include <cstdint>
 #include <string>
-#include "llmc/base/check.h"                // format
-#include "llmc/checkpoint/checkpointing.h"  // RunState
-#include "llmc/comm/ranks.h"                // SharedError
-#include "llmc/io/checkpoint.h"             // checkpoint_steps
-#include "llmc/run/run_config.h"            // RunConfig
-#include "llmc/run/stop.h"                  // stop_signal
-#include "llmc/train/world.h"               // World
+#include "llmc/base/check.h"            // format
+#include "llmc/checkpoint/run_state.h"  // RunState
+#include "llmc/comm/ranks.h"            // SharedError
+#include "llmc/io/checkpoint.h"         // checkpoint_steps
+#include "llmc/run/run_config.h"        // RunConfig
+#include "llmc/run/stop.h"              // stop_signal
+#include "llmc/train/world.h"           // World
 
 inline constexpr int64_t kMostSkippedInARow = 10;
 

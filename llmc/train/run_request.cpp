@@ -5,16 +5,16 @@
 #include <exception>
 #include <filesystem>
 #include <tuple>
-#include "llmc/base/check.h"                // require
-#include "llmc/base/file.h"                 // files_matching, read_file, thread_read_bytes
-#include "llmc/base/script.h"               // find_script, script_lines
-#include "llmc/checkpoint/checkpointing.h"  // checkpoint_shape, kRunFlagsFile
-#include "llmc/checkpoint/parts.h"          // PartSender, PartReader
-#include "llmc/checkpoint/placement.h"      // identity_of
-#include "llmc/data/mixture.h"              // data_sources
-#include "llmc/data/tokenizer.h"            // load_tokenizer
-#include "llmc/data/utf8.h"                 // printable
-#include "llmc/interop/export.h"            // export_model
+#include "llmc/base/check.h"            // require
+#include "llmc/base/file.h"             // files_matching, read_file, thread_read_bytes
+#include "llmc/base/script.h"           // find_script, script_lines
+#include "llmc/checkpoint/run_state.h"  // checkpoint_shape, kRunFlagsFile
+#include "llmc/checkpoint/parts.h"      // PartSender, PartReader
+#include "llmc/checkpoint/placement.h"  // identity_of
+#include "llmc/data/mixture.h"          // data_sources
+#include "llmc/data/tokenizer.h"        // load_tokenizer
+#include "llmc/data/utf8.h"             // printable
+#include "llmc/interop/export.h"        // export_model
 
 namespace {
 

@@ -9,14 +9,14 @@ The report of a run before its first step: lines on stdout, and the first record
 #pragma once
 #include <cstdint>
 #include <string>
-#include "llmc/checkpoint/checkpointing.h"  // RunState
-#include "llmc/comm/launch/islands.h"       // IslandPlace
-#include "llmc/run/log.h"                   // RunLog, ReadBytes
-#include "llmc/run/peak_flops.h"            // DevicePeak
-#include "llmc/run/run_config.h"            // RunConfig
-#include "llmc/train/devices.h"             // KernelFacts
-#include "llmc/train/run_inputs.h"          // RunInputs
-#include "llmc/train/run_request.h"         // RunRequest
+#include "llmc/checkpoint/run_state.h"  // RunState
+#include "llmc/comm/launch/islands.h"   // IslandPlace
+#include "llmc/run/log.h"               // RunLog, ReadBytes
+#include "llmc/run/peak_flops.h"        // DevicePeak
+#include "llmc/run/run_config.h"        // RunConfig
+#include "llmc/train/devices.h"         // KernelFacts
+#include "llmc/train/run_inputs.h"      // RunInputs
+#include "llmc/train/run_request.h"     // RunRequest
 
 struct StartReport {
     const RunRequest& request;

@@ -9,14 +9,14 @@ arXiv:2204.02311, appendix B).
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include "llmc/checkpoint/checkpointing.h"  // RunState
-#include "llmc/data/loader.h"               // LoaderState
-#include "llmc/optim/schedule.h"            // learning_rate
-#include "llmc/run/log.h"                   // StepRecord
-#include "llmc/run/noise_scale.h"           // NoiseScale
-#include "llmc/run/run_config.h"            // RunConfig
-#include "llmc/run/step_config.h"           // StepResult
-#include "llmc/train/rank_watch.h"          // CommCost
+#include "llmc/checkpoint/run_state.h"  // RunState
+#include "llmc/data/loader.h"           // LoaderState
+#include "llmc/optim/schedule.h"        // learning_rate
+#include "llmc/run/log.h"               // StepRecord
+#include "llmc/run/noise_scale.h"       // NoiseScale
+#include "llmc/run/run_config.h"        // RunConfig
+#include "llmc/run/step_config.h"       // StepResult
+#include "llmc/train/rank_watch.h"      // CommCost
 
 // What is known of a step when it is started.
 struct StepStart {

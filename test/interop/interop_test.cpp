@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include "llmc/base/half.h"
-#include "llmc/checkpoint/checkpointing.h"  // load_weights
+#include "llmc/checkpoint/run_state.h"  // load_weights
 #include "llmc/cpu/kernels.h"
 #include "llmc/interop/export.h"
 #include "llmc/interop/llmc_model.h"

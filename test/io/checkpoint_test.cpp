@@ -10,10 +10,10 @@
 #include <filesystem>
 #include <fstream>
 #include "llmc/base/file.h"
-#include "llmc/base/hash.h"                 // xxh3, hex64
-#include "llmc/base/json.h"                 // Json
-#include "llmc/checkpoint/checkpointing.h"  // model_config, checkpoint_shape
-#include "llmc/cpu/kernels.h"               // Cpu, for checkpointing.h
+#include "llmc/base/hash.h"             // xxh3, hex64
+#include "llmc/base/json.h"             // Json
+#include "llmc/checkpoint/run_state.h"  // model_config, checkpoint_shape
+#include "llmc/cpu/kernels.h"           // Cpu, for run_state.h
 #include "llmc/io/checkpoint.h"
 #include "test/testing.h"
 

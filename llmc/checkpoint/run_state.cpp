@@ -1,5 +1,5 @@
-// See checkpointing.h.
-#include "llmc/checkpoint/checkpointing.h"
+// See run_state.h.
+#include "llmc/checkpoint/run_state.h"
 #include <cmath>
 #include <vector>
 #include "llmc/base/check.h"  // require

@@ -163,6 +163,8 @@ public:
     }
 
 private:
+    static constexpr DType kType = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
+
     const RunFlags& flags_;
     Ranks& ranks_;
     const TokenFacts& tokens_;
@@ -235,28 +237,27 @@ private:
         std::future<void> receiving;  // at the same time: one waits for the network, the other for the disk
         if (ranks_.rank == 0) {
             receiving = std::async(std::launch::async, [this] { receive(); });
-            write_model();
+            const std::vector<StoredTensor> stored = stored_tensors(model_.parameters, family_of(model_.shape), kType);
+            std::vector<Tensor> tensors;
+            for (const StoredTensor& part : stored) tensors.push_back(part.tensor);
+            std::vector<T> transposed;
+            size_t next = 0;
+            files_->add_tensors(kModelFile, tensors, {{"format", "pt"}}, [&](const Tensor&) {
+                const StoredTensor& part = stored[next++];
+                const Parameter& p = model_.parameters.parameters[part.parameter];
+                return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, transposed));
+            });
+            write_texts();
         }
         files_->add_tensors(file_of(ranks_.rank), tensors_, {{"format", "pt"}});
         if (receiving.valid()) receiving.get();
     }
 
-    void write_model() {
-        const DType dtype = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
-        std::vector<T> transposed;
-        const std::vector<StoredTensor> stored = stored_tensors(model_.parameters, family_of(model_.shape), dtype);
-        std::vector<Tensor> tensors;
-        for (const StoredTensor& part : stored) tensors.push_back(part.tensor);
-        size_t next = 0;
-        files_->add_tensors(kModelFile, tensors, {{"format", "pt"}}, [&](const Tensor&) {
-            const StoredTensor& part = stored[next++];
-            const Parameter& p = model_.parameters.parameters[part.parameter];
-            return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, transposed));
-        });
+    void write_texts() {
         std::vector<std::vector<Tensor>> all;
         for (int r = 0; r < ranks_.world_size; r++) all.push_back(tensors_of(saved_parts(sharded_, r)));
         files_->add_text(std::string(kOptimizerStem) + ".safetensors.index.json", shard_index(kOptimizerStem, all));
-        files_->add_text("config.json", model_config(model_.shape, dtype, tokens_.ids));
+        files_->add_text("config.json", model_config(model_.shape, kType, tokens_.ids));
         for (const auto& [name, text] : tokens_.files) files_->add_text(name, text);
         files_->add_text(kStateFile, state_json_);
         files_->add_text(kRunFlagsFile, flags_json_);

@@ -143,7 +143,10 @@ public:
     }
 
     void fail(const Error& error) override {
-        save_before(error);
+        const bool all_know = world_.is_alone() || dynamic_cast<const SharedError*>(&error);
+        // Between outer steps the islands' weights differ.
+        const bool is_whole = is_between_steps_ && stepper_->is_whole() && (!outer_ || state_.step == agreed_step_);
+        if (flags_.trains() && all_know && error.exit_code == kExitUsage && is_whole) save_last_step(error);
         append_to_results(format("failed (exit code %d)", error.exit_code));
     }
 
@@ -301,8 +304,6 @@ private:
     int64_t next_step() const { return state_.step + under_way(); }  // the number of the next one to start, from 0
     int under_way() const { return stepper_->under_way(); }
     StepStart& start_of(int64_t step) { return starts_[size_t(step) % starts_.size()]; }
-    // Training time in seconds, the same on all ranks.
-    double known_training_s() const { return world_.is_alone() ? state_.training_s : agreed_training_s_; }
 
     bool is_any_due(int64_t step) const {
         if (end_.is_last(step)) return true;
@@ -349,7 +350,8 @@ private:
         const auto watch = profiler_->watch(next);
         StepStart& start = start_of(next);
         start.data = data_->train->state();
-        start.schedule_step = config_.schedule_step(next, known_training_s());
+        const double training_s = world_.is_alone() ? state_.training_s : agreed_training_s_;  // the same on all ranks
+        start.schedule_step = config_.schedule_step(next, training_s);
         stepper_->start(*data_->train, config_.recipe.rates(start.schedule_step, config_.steps), votes(),
                         world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0, next);
         start.cropped = data_->cropped();
@@ -461,12 +463,8 @@ private:
 
     // ---- saving
 
-    void save_before(const Error& error) {
-        const bool all_know = world_.is_alone() || dynamic_cast<const SharedError*>(&error);
-        if (flags_.evaluates() || !all_know || error.exit_code != kExitUsage || !is_between_steps_ ||
-            !stepper_->is_whole())
-            return;
-        if (outer_ && state_.step != agreed_step_) return;  // the islands' weights differ between outer steps
+    // The run ends by this error.
+    void save_last_step(const Error& error) {
         saver_->log_may_fail = true;
         try {
             drain();

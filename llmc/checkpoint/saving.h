@@ -7,8 +7,8 @@ whose thread writes it (placement.h). When all parts are on disk, a thread of ra
   Saver<Device, T> saver(flags, ranks, tokens, model, sharded, log);        once weights and state have been allocated
   saver.open(state, resumed, validates, in_processes);    all ranks, once the log is open: looks into --out-dir
   saver.save(state, flags, and_wait);                     all ranks; first waits for the save before
-  saver.add_votes(votes);                                 in every step: whether this rank's part is on the disk, or could
-                                                          not be written, and on rank 0 whether the checkpoint is visible
+  saver.add_votes(votes);                                 in every step: whether this rank's part is on the disk, or
+                                                          failed; on rank 0 whether the checkpoint is visible
   saver.advance(count);                                   after every step; count(vote): how many ranks cast it
   saver.finish();                                         all ranks: waits until the checkpoint is complete on disk
 

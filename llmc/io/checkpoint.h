@@ -18,8 +18,8 @@ which nothing reads and which is removed after the next save. Until then the nex
   checkpoint.commit();                       any Error before this leaves no files
   const Untidy left = tidy(out_dir, keep, step, best);        removes old checkpoints
 
-Several ranks that share OUT write together. Once rank 0 has its writer, each other rank opens the same folder, and sends
-its records to rank 0 before the commit (llmc/checkpoint/saving.h).
+Several ranks that share OUT write together. Once rank 0 has its writer, each other rank opens the same folder. Before
+the commit it sends its records to rank 0 (llmc/checkpoint/saving.h).
 
   CheckpointWriter mine(out_dir, name);       the name() of rank 0's
   mine.add_tensors("optimizer_00001_of_00002.safetensors", tensors);

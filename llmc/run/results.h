@@ -18,6 +18,6 @@ A file with a different first line is refused before the run begins.
 
 // Before the run: creates the file if it does not exist. Throws an Error if it is not such a table or not writable.
 void check_results(const std::string& path);
-// Appends the line; to a new file the header first. If that fails, it is a warning, which does not hide how the run ended.
+// Appends the line; to a new file the header first. Only warns if that fails, so as not to hide how the run ended.
 void append_result(const std::string& path, const RunFlags& flags, const RunSummary& summary,
                    const std::string& status);

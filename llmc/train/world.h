@@ -68,8 +68,8 @@ struct PrintedError : Error {
     using Error::Error;
 };
 
-// The exit code for an error that ends the program. Prints it, unless that is done: in a single write, so that the lines
-// of several ranks do not mix.
+// The exit code for an error that ends the program. Prints the error, unless that is done: in a single write, so that
+// the lines of several ranks do not mix.
 inline int exit_code_of(const std::exception& error, int rank = 0) {
     const Error* const ours = dynamic_cast<const Error*>(&error);
     const bool of_files = dynamic_cast<const std::filesystem::filesystem_error*>(&error);  // an unreadable folder

@@ -259,10 +259,10 @@ static void open_files(const std::vector<Field>& fields, const HelpText& help, V
                 inside.push_back(other);
         HelpText within = help;
         within.explain = [&](const std::string& name) {
-            return find_field(fields, name)
-                       ? format("'%s' is not for a file of --%s, but for --config or a flag", name.c_str(), field.name)
-                   : help.explain ? help.explain(name)
-                                  : "";
+            const Field* const other = find_field(fields, name);
+            if (!other) return help.explain ? help.explain(name) : "";
+            return format("'%s' is no line of a --%s file, but %s", name.c_str(), field.name,
+                          other->is_flag() ? "a flag" : format("of a --%s file", other->in_file).c_str());
         };
         given.erase(found);
         Values values = values_in_file(inside, path, within);

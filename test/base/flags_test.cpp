@@ -432,6 +432,10 @@ TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[f
     const CommandLine again = parsed({"--model", (scratch / "train_config.json").c_str(), "--channels", "64"});
     CHECK((part(again, "mlp") == "swiglu" && again.run.model.channels == 64 && !again.run.beta2));
 
+    CHECK(part(parsed({"--depth=2", "--model", "configs/smoke.conf"}), "aspect-ratio") == "32");
+    CHECK(part(parsed({"--model", "configs/nanogpt.conf"}), "biases") == "false");
+    CHECK(parsed({"--recipe", "configs/proxy.conf"}).run.recipe == "stage-a");
+
     CHECK(refusal({"--qk-norm=true"}) ==
           "2: --qk-norm is no flag: write `qk-norm = true` into a file, and give that as --model FILE (doc/flags.md)");
     CHECK(refusal({"--muon-momentum", "0.8"}) ==
@@ -448,7 +452,9 @@ TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[f
     };
     CHECK(wrong("\nmpl = gelu\n") == "2: " + model + ":2: unknown name 'mpl', did you mean 'mlp'?");
     CHECK(wrong("mlp = gulu") == "2: " + model + ":1: mlp = gulu: expected one of preset, gelu, relu-squared, swiglu");
-    CHECK(wrong("steps = 3") == "2: " + model + ":1: 'steps' is not for a file of --model, but for --config or a flag");
+    CHECK(wrong("steps = 3") == "2: " + model + ":1: 'steps' is no line of a --model file, but a flag");
+    CHECK(wrong("beta2 = 1\nadam-eps = 1").ends_with(":1: 'beta2' is no line of a --model file, but a flag"));
+    CHECK(wrong("adam-eps = 1").ends_with(":1: 'adam-eps' is no line of a --model file, but of a --recipe file"));
     CHECK(contains(wrong("model = " + recipe), ":1: model = " + recipe + ": expected one of custom, gpt2-124M"));
     CHECK(contains(wrong("eval-only = true"), ":1: --eval-only is now a command"));
 }

@@ -62,7 +62,8 @@ TEST_CASE("scripts/proxy.sh runs every arm to its end", "[proxy]") {
     for (const char* folder : {"data", "scripts"}) std::filesystem::create_directory(scratch / folder);
     for (const char* name : {"train_gpt", "data/tokenize"})
         std::filesystem::create_symlink(std::filesystem::absolute(program(name)), scratch / name);
-    std::filesystem::create_symlink(std::filesystem::absolute("scripts/proxy.sh"), scratch / "scripts/proxy.sh");
+    for (const char* name : {"scripts/proxy.sh", "configs"})
+        std::filesystem::create_symlink(std::filesystem::absolute(name), scratch / name);
     std::string text;
     for (int i = 0; i < 3000; i++) text += "It was line " + std::to_string(i * 7919 % 3000) + " of a stormy night.\n\n";
     put_file(scratch / "text.txt", text);

@@ -1,4 +1,5 @@
-// See host_limits.h. https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html
+// See host_limits.h; https://docs.kernel.org/admin-guide/cgroup-v2.html, .../cgroup-v1/cgroups.html, .../memory.html,
+// https://docs.kernel.org/scheduler/sched-bwc.html
 #include "llmc/base/host_limits.h"
 #include <pthread.h>
 #include <sched.h>

@@ -20,9 +20,9 @@ ranks, and each group has one owner of every shard.
   elements and equal Newton-Schulz work: [FC, Q, K | V, O, PROJ], in GPT-2 6 C^2 each, and with fewer key and value
   heads as well. world_size / 2 consecutive layers make a bucket in which every cut falls between matrices. That needs
   world_size / 2 to divide the layers, matrices of a multiple of kParameterAlignment elements, and a layer that has such
-  halves (with SwiGLU's three large matrices none has). Otherwise LPT (matrix_buckets.h) assigns the parameters of a bucket to
-  ranks, each with all its matrices, because forward needs them next to each other, and shards are padded to the
-  largest. The number of layers per bucket is the one that costs least (matrix_buckets.cpp defines the cost).
+  halves (with SwiGLU's three large matrices none has). Otherwise LPT (matrix_buckets.h) assigns the parameters of a
+  bucket to ranks, each with all its matrices, because forward needs them next to each other, and shards are padded to
+  the largest. The number of layers per bucket is the one that costs least (matrix_buckets.cpp defines the cost).
 - The rest, beside whole matrices: by element as without them, between their buckets, where backward completes it. The
   matrices that not every layer has are in it, and those much smaller than the others (gates of value embeddings), each
   whole on one rank.

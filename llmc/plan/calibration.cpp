@@ -87,8 +87,6 @@ std::vector<TracedWork> own_attention_work(const BenchRow& row, const Gpu& gpu, 
     return {work("flash_backward_hopper_kernel", 5)};
 }
 
-bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
-
 // The samples for the model in a row: none, one or two.
 std::vector<Sample> samples_of(const BenchRow& row, const Gpu& gpu) {
     std::vector<Sample> samples;
@@ -113,7 +111,7 @@ std::vector<Sample> samples_of(const BenchRow& row, const Gpu& gpu) {
     const bool is_linear = row.rows > 0 && row.in > 0 && row.out > 0;
     for (const bool is_backward : {false, true}) {
         const std::string pass = is_backward ? "backward" : "forward";
-        if (is_linear && begins_with(row.what, ("matmul_" + pass).c_str()) && row.rival == "product alone")
+        if (is_linear && row.what.starts_with("matmul_" + pass) && row.rival == "product alone")
             add(row.what + ", alone", "GEMM", row.rival_s, linear_work(row, is_backward, false));
         if (is_linear && row.what == "matmul_fp8_" + pass)
             add(row.what, "FP8 GEMM", row.seconds, linear_work(row, is_backward, true));
@@ -322,7 +320,7 @@ ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vect
     for (const Sample& sample : samples) {
         if (!tells_rate(sample, c.gpu, between)) continue;
         const double off = predicted_s(sample, c.gpu, between) / sample.seconds;
-        (sample.factor.empty() ? memory : begins_with(sample.what, "matmul_") ? gemm : attention).push_back(off);
+        (sample.factor.empty() ? memory : sample.what.starts_with("matmul_") ? gemm : attention).push_back(off);
     }
     const auto replace = [&](double& rate, const std::vector<double>& off) {
         if (off.size() >= kEnoughRows)

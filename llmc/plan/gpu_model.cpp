@@ -36,8 +36,6 @@ constexpr SlowerKernel kSlower[] = {
 
 constexpr const char* kWhyStart = "small: a launch's own beginning and end";
 
-bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
-
 // The fraction of a copy's bandwidth that a kernel with enough threads reaches. has_waits: it is in the table of slower
 // kernels.
 struct MemoryShare {
@@ -47,7 +45,7 @@ struct MemoryShare {
 MemoryShare memory_share(const TracedWork& work, const Gpu& gpu) {
     MemoryShare result = {kStreaming, false};
     for (const SlowerKernel& slower : kSlower)
-        if (begins_with(work.name, slower.beginning)) result = {slower.share, true};
+        if (work.name.starts_with(slower.beginning)) result = {slower.share, true};
     if (!gpu.measured) return result;
     if (gpu.measured->streaming > 0) result.share *= gpu.measured->streaming / kStreaming;
     // A launch with the whole cost of an op is as fast as the op.
@@ -236,8 +234,8 @@ WorkTime hopper_backward_time(const TracedWork& work, const Gpu& gpu, const Mode
 // The rate of Anvil's kernels that use tensor cores; 0: another kernel.
 double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
     const bool before_hopper = gpu.compute_capability < 90;
-    if (begins_with(work.kernel, "flash_")) {
-        const bool is_backward = begins_with(work.kernel, "flash_backward");
+    if (work.kernel.starts_with("flash_")) {
+        const bool is_backward = work.kernel.starts_with("flash_backward");
         const bool is_hopper = work.kernel.find("_hopper_") != std::string::npos;
         const double beside = is_hopper       ? kOwnHopper
                               : before_hopper ? kOwnBeforeHopper
@@ -247,7 +245,7 @@ double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
                assumed.attention * measured_attention(work, gpu);
     }
     // About half of the rate of wgmma, and most of that of mma.sync.
-    if (begins_with(work.kernel, "symmetric_matmul"))
+    if (work.kernel.starts_with("symmetric_matmul"))
         return gpu.tflops * 1e12 * gpu.sustained * (before_hopper ? 0.75 : 0.48) * assumed.gemm;
     return 0;
 }
@@ -261,7 +259,7 @@ WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& as
         const double waves = blocks / room, tail = waves < 8 ? std::ceil(waves) / waves : 1;
         const double limit = work.cost.flops / (1e12 * gpu.tflops * gpu.sustained);
         const char* const why = tail > 1.5 ? "few blocks: a last wave that is not full"
-                                : begins_with(work.kernel, "flash_")
+                                : work.kernel.starts_with("flash_")
                                     ? "our own attention's assumed share of the library's"
                                     : "mma.sync: half of what wgmma reaches";
         return {assumed.start_s + work.cost.flops / rate * std::min(tail, 4.), "tensor cores", limit, why};
@@ -294,7 +292,7 @@ std::string attention_kernel(const TracedWork& work) {
                                     : "cudnn_attention_backward, not deterministic";
     const bool is_hopper = work.kernel.find("_hopper_") != std::string::npos;
     for (const char* kernel : {"flash_forward", "flash_backward"})
-        if (begins_with(work.kernel, kernel)) return kernel + std::string(is_hopper ? "_hopper" : "");
+        if (work.kernel.starts_with(kernel)) return kernel + std::string(is_hopper ? "_hopper" : "");
     return "";
 }
 double MeasuredRates::attention_factor(const std::string& kernel, int64_t head_size) const {
@@ -304,10 +302,10 @@ double MeasuredRates::attention_factor(const std::string& kernel, int64_t head_s
 
 double share_asked(const TracedWork& work) {
     const bool on_tensor_cores = work.kind == TracedWork::Kind::gemm || work.kind == TracedWork::Kind::attention ||
-                                 begins_with(work.kernel, "flash_") || begins_with(work.kernel, "symmetric_matmul");
+                                 work.kernel.starts_with("flash_") || work.kernel.starts_with("symmetric_matmul");
     if (on_tensor_cores) return kTensorShareAsked;
     for (const SlowerKernel& slower : kSlower)
-        if (begins_with(work.name, slower.beginning)) return kNormBackwardShareAsked;
+        if (work.name.starts_with(slower.beginning)) return kNormBackwardShareAsked;
     return kMemoryShareAsked;
 }
 
@@ -317,7 +315,7 @@ KernelResources kernel_resources(const TracedWork& work, int compute_capability)
     const auto most = [&](const std::string& beginning) {
         KernelResources result;
         for (const RegisterRow& row : kRegisters) {
-            if (!begins_with(row.kernel, beginning.c_str())) continue;
+            if (!std::string(row.kernel).starts_with(beginning)) continue;
             const auto& own = compute_capability >= 100 ? row.sm_100 : compute_capability >= 90 ? row.sm_90 : row.sm_80;
             result.registers = std::max(result.registers, own.registers);
             result.static_bytes = std::max(result.static_bytes, own.static_bytes);

@@ -2,31 +2,31 @@
 
 # $(call dir_with,FILE PATTERN,FOLDERS): the first of FOLDERS that contains FILE
 dir_with = $(firstword $(foreach d,$(2),$(if $(wildcard $(d)/$(1)),$(d))))
+# $(call succeeds,COMMAND): 1 if it does
+succeeds = $(shell { $(1); } >/dev/null 2>&1 && echo 1)
 
-# Compilers translate what they say, and g++ wraps it to the width of the terminal. What is read here must not depend on the user.
+# Compilers translate what they say, and g++ wraps it to the width of the terminal.
 ASK          := LC_ALL=C COLUMNS=80
 # Why the compiler cannot be used, if it is too old.
 CXX_REFUSED  := $(shell $(ASK) CXX='$(CXX)' scripts/setup.sh --compiler 2>&1)
+CXX_VERSION  := $(shell $(CXX) --version 2>/dev/null | head -n 1)
+IS_CLANG     := $(findstring clang,$(CXX_VERSION))
 INCLUDE_DIRS := $(wildcard $(DEPS_DIR)/include) \
   $(shell $(ASK) $(CXX) -E -v -x c++ /dev/null 2>&1 >/dev/null | sed -n '/^.include </,/^End/s/^ //p')
-JSON_DIR    := $(call dir_with,nlohmann/json.hpp,$(INCLUDE_DIRS))
-XXHASH_DIR  := $(call dir_with,xxhash.h,$(INCLUDE_DIRS))
-CATCH2_DIR  := $(call dir_with,catch2/catch*.hpp,$(INCLUDE_DIRS))
+JSON_DIR     := $(call dir_with,nlohmann/json.hpp,$(INCLUDE_DIRS))
+XXHASH_DIR   := $(call dir_with,xxhash.h,$(INCLUDE_DIRS))
+CATCH2_DIR   := $(call dir_with,catch2/catch*.hpp,$(INCLUDE_DIRS))
 # Version 2 is one header; version 3 (catch_all.hpp) comes with a library.
-CATCH2_LIBS := $(if $(wildcard $(CATCH2_DIR)/catch2/catch_all.hpp),-lCatch2)
-MISSING     := $(if $(JSON_DIR),,nlohmann-json) $(if $(XXHASH_DIR),,xxHash)
-
-CXX_VERSION := $(shell $(CXX) --version 2>/dev/null | head -n 1)
-ifneq ($(USE_OMP),0)
-  HAVE_OMP := $(shell echo 'int main() {}' | $(CXX) -fopenmp -x c++ - -o /dev/null 2>/dev/null && echo 1)
-endif
+CATCH2_LIBS  := $(if $(wildcard $(CATCH2_DIR)/catch2/catch_all.hpp),-lCatch2)
+MISSING      := $(strip $(if $(JSON_DIR),,nlohmann-json) $(if $(XXHASH_DIR),,xxHash))
+HAVE_OMP     := $(if $(filter 0,$(USE_OMP)),,$(call succeeds,echo 'int main() {}' | \
+  $(CXX) -fopenmp -x c++ - -o /dev/null))
 
 # A folder counts as CUDA only with both the compiler and its headers: /usr/local/bin/nvcc may be a wrapper script.
 NVCC_PATH := $(shell command -v nvcc 2>/dev/null)
-CUDA_DIRS := $(CUDA_HOME) $(CUDA_PATH) $(NVCC_PATH:%/bin/nvcc=%) /usr/local/cuda \
-  $(lastword $(sort $(wildcard /usr/local/cuda-*))) /opt/cuda
-CUDA_DIR  := $(foreach d,$(CUDA_DIRS),$(if $(wildcard $(d)/bin/nvcc),$(call dir_with,include/cuda_runtime.h,$(d))))
-CUDA_DIR  := $(firstword $(CUDA_DIR))
+CUDA_DIR  := $(call dir_with,include/cuda_runtime.h,$(patsubst %/bin/nvcc,%,$(wildcard $(addsuffix /bin/nvcc,\
+  $(CUDA_HOME) $(CUDA_PATH) $(NVCC_PATH:%/bin/nvcc=%) /usr/local/cuda \
+  $(lastword $(sort $(wildcard /usr/local/cuda-*))) /opt/cuda))))
 CUDA_VERSION := $(if $(CUDA_DIR),$(or $(shell sed -nE 's/^.define CUDART_VERSION +([0-9]+)0([0-9])0.*/\1.\2/p' \
   $(CUDA_DIR)/include/cuda_runtime_api.h 2>/dev/null),0))
 # NVIDIA's packages for CUDA 12 have names ending in -cu12; those for 13 end in -cu13, but for cuBLAS's.
@@ -35,49 +35,53 @@ CUBLAS_NAME  := nvidia-cublas$(if $(filter 12,$(CUDA_MAJOR)),-cu12)
 # $(call older,VERSION,LEAST): VERSION if it is older than LEAST
 older = $(filter-out $(2),$(firstword $(shell printf '%s\n' $(1) $(2) | sort -V)))
 
-# The chips that both Anvil and nvcc know, those of this machine, and those to compile for: this machine's or, if nvidia-smi lists none,
-# one of each generation. Code for a chip also runs on later ones of its generation (make/flags.mk).
-NVCC_CHIPS := $(if $(CUDA_DIR),$(filter-out 3% 5% 6% 7%,$(patsubst compute_%,%,$(shell $(CUDA_DIR)/bin/nvcc --list-gpu-arch 2>/dev/null))))
+# The chips that both Anvil and nvcc know, and those to compile for: this machine's or, if nvidia-smi lists none, one of
+# each generation. Its failures are texts on stdout, and of a GPU without a number it says [N/A].
+NVCC_CHIPS := $(if $(CUDA_DIR),$(filter-out 3% 5% 6% 7%,$(patsubst compute_%,%,\
+  $(shell $(CUDA_DIR)/bin/nvcc --list-gpu-arch 2>/dev/null))))
 ifeq ($(origin GPU_ARCHS),undefined)
-  # Its failures are texts on stdout, and of a GPU without a number it says [N/A].
   GPU_CHIPS := $(if $(NVCC_CHIPS),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
     sed -nE 's/^ *([0-9]+)\.([0-9]) *$$/\1\2/p' | sort -nu))
   GPU_ARCHS := $(filter $(NVCC_CHIPS),$(or $(GPU_CHIPS),80 90 100))
 endif
-# nvcc needs a host compiler that is not newer than it. $(call nvcc_takes,COMPILER): COMPILER, if NVIDIA's own check lets it pass
-nvcc_takes = $(shell printf '\043include <crt/host_config.h>\n' | \
-  $(1) -D__CUDACC__ -I$(CUDA_DIR)/include -E -x c++ - >/dev/null 2>&1 && echo $(1))
-NVCC_CXX  := $(if $(CUDA_DIR),$(or $(call nvcc_takes,$(CXX)),$(call nvcc_takes,g++-14),$(call nvcc_takes,g++-13),$(call nvcc_takes,g++-12)))
+# nvcc needs a host compiler that is not newer than it. $(call nvcc_takes,COMPILER): COMPILER, if NVIDIA's check passes
+nvcc_takes = $(if $(call succeeds,printf '\043include <crt/host_config.h>\n' | \
+  $(1) -D__CUDACC__ -I$(CUDA_DIR)/include -E -x c++ -),$(1))
+NVCC_CXX  := $(if $(CUDA_DIR),$(or $(call nvcc_takes,$(CXX)),$(call nvcc_takes,g++-14),$(call nvcc_takes,g++-13),\
+  $(call nvcc_takes,g++-12)))
+HOST_MOST := $(shell sed -nE 's/.*gcc versions later than ([0-9]+) .*/\1/p' 2>/dev/null \
+  $(CUDA_DIR)/include/crt/host_config.h)
 
-# NVIDIA's libraries come with the toolkit, with the system, or as wheels: `pip install nvidia-cublas nvidia-cudnn-cu13`.
-NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/nvidia)
-# $(call library_in,NAME,FOLDERS): the path of the first libNAME.so or libNAME.so.VERSION
-library_in = $(firstword $(foreach d,$(2),$(firstword $(wildcard $(d)/lib$(1).so) $(sort $(wildcard $(d)/lib$(1).so.*)))))
+# NVIDIA's libraries come with the toolkit, with the system, or as wheels: `pip install nvidia-cublas
+# nvidia-cudnn-cu13`.
+NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+  2>/dev/null)/nvidia)
 MACHINE      := $(shell uname -m)
 SYSTEM_LIBS  := $(wildcard /usr/lib/$(MACHINE)-linux-gnu /usr/lib64 /usr/lib)
-# $(call beside,FOLDER,NAME,OTHER FOLDERS): the library that comes with the headers in FOLDER, else that in another folder
-beside = $(if $(1),$(call library_in,$(2),$(patsubst %,$(1:%/include=%)/%,lib64 lib lib/$(MACHINE)-linux-gnu) $(3) $(SYSTEM_LIBS)))
+# $(call library_in,NAME,FOLDERS): the path of the first libNAME.so or libNAME.so.VERSION
+library_in = $(firstword $(foreach d,$(2),$(wildcard $(d)/lib$(1).so) $(sort $(wildcard $(d)/lib$(1).so.*))))
+# $(call beside,FOLDER,NAME,OTHER FOLDERS): the library that comes with the headers in FOLDER, else that in another
+# folder
+beside = $(if $(1),$(call library_in,$(2),$(patsubst %,$(1:%/include=%)/%,lib64 lib lib/$(MACHINE)-linux-gnu) \
+  $(3) $(SYSTEM_LIBS)))
 CUBLAS_WHEEL := $(NVIDIA_WHEELS:%=%/$(if $(filter 12,$(CUDA_MAJOR)),cublas,cu$(CUDA_MAJOR)))
 CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(CUBLAS_WHEEL:%=%/include) $(INCLUDE_DIRS))
 CUBLASLT_LIB := $(call beside,$(CUBLASLT_INC),cublasLt,$(CUDA_DIR:%=%/lib64) $(CUBLAS_WHEEL:%=%/lib))
-# $(call headers,HOME,FOLDER OF THE WHEEL,HEADER): all that are there, in the order of preference
-headers = $(if $(CUDA_DIR),$(wildcard $(addsuffix /$(3),\
-  $(1:%=%/include) $(CUDA_DIR)/include $(NVIDIA_WHEELS:%=%/$(2)/include) $(INCLUDE_DIRS))))
 # $(call version_in,HEADER): MAJOR.MINOR
 version_in = $(shell sed -nE 's/^.define (CUDNN|NCCL)_(MAJOR|MINOR) +([0-9]+).*/\3/p' $(1) | paste -sd.)
-# $(call new_enough,HEADERS,LEAST): the first folder with a header of version LEAST or newer
-new_enough = $(patsubst %/,%,$(dir $(firstword $(foreach h,$(1),$(if $(call older,$(call version_in,$(h)),$(2)),,$(h))))))
-# $(call too_old,HEADERS,LEAST): why there is none
-too_old = $(if $(1),$(if $(call new_enough,$(1),$(2)),,$(firstword $(1)) is of version \
-  $(call version_in,$(firstword $(1)))$(,) expected $(2) or newer))
-CUDNN_HEADERS := $(call headers,$(CUDNN_HOME),cudnn,cudnn_version.h)
-CUDNN_TOO_OLD := $(call too_old,$(CUDNN_HEADERS),9.8)
-CUDNN_DIR := $(call new_enough,$(CUDNN_HEADERS),9.8)
-CUDNN_LIB := $(call beside,$(CUDNN_DIR),cudnn,$(CUDNN_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/cudnn/lib))
-NCCL_HEADERS := $(call headers,$(NCCL_HOME),nccl,nccl.h)
-NCCL_TOO_OLD := $(call too_old,$(NCCL_HEADERS),2.19)
-NCCL_DIR := $(call new_enough,$(NCCL_HEADERS),2.19)
-NCCL_LIB := $(call beside,$(NCCL_DIR),nccl,$(NCCL_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/nccl/lib))
+# $(call optional,NAME,WHEEL,HEADER,LEAST): defines NAME_DIR, that of the first header of version LEAST or newer, and
+# NAME_LIB; NAME_TOO_OLD says why there is none.
+define optional
+$(1)_HEADERS := $(if $(CUDA_DIR),$(wildcard $(addsuffix /$(3),$($(1)_HOME:%=%/include) $(CUDA_DIR)/include \
+  $(NVIDIA_WHEELS:%=%/$(2)/include) $(INCLUDE_DIRS))))
+$(1)_DIR := $$(patsubst %/,%,$$(dir $$(firstword $$(foreach h,$$($(1)_HEADERS),\
+  $$(if $$(call older,$$(call version_in,$$(h)),$(4)),,$$(h))))))
+$(1)_TOO_OLD := $$(if $$($(1)_DIR),,$$(if $$($(1)_HEADERS),$$(firstword $$($(1)_HEADERS)) is of version \
+  $$(call version_in,$$(firstword $$($(1)_HEADERS)))$$(,) expected $(4) or newer))
+$(1)_LIB := $$(call beside,$$($(1)_DIR),$(2),$($(1)_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/$(2)/lib))
+endef
+$(eval $(call optional,CUDNN,cudnn,cudnn_version.h,9.8))
+$(eval $(call optional,NCCL,nccl,nccl.h,2.19))
 # What is missing of the minimum for a GPU build.
 define LACKS_OF_CUDA
 $(if $(call older,$(CUDA_VERSION),12.4),CUDA 12.4 or newer ($(CUDA_DIR) has $(CUDA_VERSION)))
@@ -87,35 +91,38 @@ $(if $(NVCC_CHIPS),$(if $(GPU_ARCHS),,a GPU that it supports (nvidia-smi lists s
 $(if $(NVCC_CXX),,a host compiler that nvcc $(CUDA_VERSION) takes ($(CXX) is too new for it: install g++-$(HOST_MOST)))
 $(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install $(CUBLAS_NAME)`))
 endef
-HOST_MOST    := $(shell sed -nE 's/.*gcc versions later than ([0-9]+) .*/\1/p' $(CUDA_DIR)/include/crt/host_config.h 2>/dev/null)
-CUDA_MISSING := $(strip $(if $(CUDA_DIR),$(LACKS_OF_CUDA),nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)))
+CUDA_MISSING := $(strip $(if $(CUDA_DIR),$(LACKS_OF_CUDA),\
+  nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)))
 HAVE_CUDA    := $(if $(CUDA_MISSING),,$(CUDA_DIR))
 HAVE_CUDNN   := $(if $(HAVE_CUDA),$(if $(CUDNN_LIB),$(CUDNN_DIR)))
 HAVE_NCCL    := $(if $(HAVE_CUDA),$(if $(NCCL_LIB),$(NCCL_DIR)))
 # What is there, and is not used although it was not excluded.
-PASSED_OVER   = $(if $(and $(filter-out 0,$(USE_CUDA)),$(CUDA_DIR)),$(strip $(or $(CUDA_MISSING),$(CUDNN_TOO_OLD) $(NCCL_TOO_OLD))))
-VARIANT      ?= $(DEFAULT_VARIANT)
+PASSED_OVER   = $(if $(and $(filter-out 0,$(USE_CUDA)),$(CUDA_DIR)),$(strip \
+  $(or $(CUDA_MISSING),$(CUDNN_TOO_OLD) $(NCCL_TOO_OLD))))
 DEFAULT_VARIANT := $(if $(filter-out 0,$(USE_CUDA)),$(if $(HAVE_CUDA),cuda,cpu),cpu)
+VARIANT      ?= $(DEFAULT_VARIANT)
+# The variant of tests that need no GPU, which are built without nvcc.
+HOST_VARIANT  = $(or $(filter-out cuda,$(VARIANT)),cpu)
 # MPI: in MPI_HOME, else in the folders that mpicxx uses, which match the mpirun of the same installation.
 MPICXX_WORDS := $(if $(MPI_HOME),,$(shell mpicxx -show 2>/dev/null))
 MPI_DIR  := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(patsubst -I%,%,$(filter -I%,$(MPICXX_WORDS))) \
   $(if $(MPI_HOME),,$(wildcard /usr/lib/*/openmpi/include) $(INCLUDE_DIRS)))
-MPI_LIB  := $(call library_in,mpi,$(MPI_HOME:%=%/lib) $(MPI_HOME:%=%/lib64) $(patsubst -L%,%,$(filter -L%,$(MPICXX_WORDS))) \
-  $(if $(MPI_HOME),,$(wildcard /usr/lib/*/openmpi/lib) $(SYSTEM_LIBS)))
+MPI_LIB  := $(call library_in,mpi,$(MPI_HOME:%=%/lib) $(MPI_HOME:%=%/lib64) \
+  $(patsubst -L%,%,$(filter -L%,$(MPICXX_WORDS))) $(if $(MPI_HOME),,$(wildcard /usr/lib/*/openmpi/lib) $(SYSTEM_LIBS)))
 HAVE_MPI := $(if $(and $(MPI_DIR),$(MPI_LIB)),$(MPI_DIR))
 
-# $(call check,NAME,VALUE,FOUND,WHAT TO INSTALL): USE_NAME must be auto, 0 or 1; 1 needs FOUND
-check = $(if $(filter auto 0 1,$(2)),,$(error USE_$(1)=$(2): expected auto, 0 or 1))$(strip \
-  )$(if $(filter 1,$(2)),$(if $(3),,$(error USE_$(1)=1 but $(1) was not found: $(4))))
+# $(call check,NAME,FOUND,WHAT TO INSTALL): USE_NAME must be auto, 0 or 1; 1 needs FOUND
+check = $(if $(filter auto 0 1,$(USE_$(1))),,$(error USE_$(1)=$(USE_$(1)): expected auto, 0 or 1))$(strip \
+  )$(if $(filter 1,$(USE_$(1))),$(if $(2),,$(error USE_$(1)=1 but $(1) was not found: $(3))))
 ifneq ($(filter-out help info clean format,$(or $(MAKECMDGOALS),all)),)
   $(if $(CXX_REFUSED),$(error $(subst error: ,,$(CXX_REFUSED))))
-  $(call check,OMP,$(USE_OMP),$(HAVE_OMP),install libgomp1 or use g++)
-  $(call check,CUDA,$(USE_CUDA),$(HAVE_CUDA),missing $(CUDA_MISSING))
+  $(call check,OMP,$(HAVE_OMP),install libgomp1 or use g++)
+  $(call check,CUDA,$(HAVE_CUDA),missing $(CUDA_MISSING))
   $(if $(and $(HAVE_CUDA),$(filter cuda,$(VARIANT)),$(filter-out $(NVCC_CHIPS),$(GPU_ARCHS))),\
     $(error GPU_ARCHS=$(GPU_ARCHS): expected some of $(NVCC_CHIPS)))
-  $(call check,CUDNN,$(USE_CUDNN),$(HAVE_CUDNN),$(or $(CUDNN_TOO_OLD),install \
-    libcudnn9-dev-cuda-$(CUDA_MAJOR) or nvidia-cudnn-cu$(CUDA_MAJOR) or set CUDNN_HOME))
-  $(call check,NCCL,$(USE_NCCL),$(HAVE_NCCL),$(or $(NCCL_TOO_OLD),it needs CUDA \
+  $(call check,CUDNN,$(HAVE_CUDNN),$(or $(CUDNN_TOO_OLD),install libcudnn9-dev-cuda-$(CUDA_MAJOR) or \
+    nvidia-cudnn-cu$(CUDA_MAJOR) or set CUDNN_HOME))
+  $(call check,NCCL,$(HAVE_NCCL),$(or $(NCCL_TOO_OLD),it needs CUDA \
     and libnccl-dev or nvidia-nccl-cu$(CUDA_MAJOR) or NCCL_HOME))
-  $(call check,MPI,$(USE_MPI),$(HAVE_MPI),install libopenmpi-dev or set MPI_HOME)
+  $(call check,MPI,$(HAVE_MPI),install libopenmpi-dev or set MPI_HOME)
 endif

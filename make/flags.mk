@@ -1,22 +1,21 @@
 # Flags for compiling and linking C++ and CUDA.
 
-# The ISA levels of llmc/base/processor.h, in ascending order. Only CPU ops are compiled per level. The rest is compiled for the
-# baseline, tests and benchmarks for this machine's processor.
-KNOWS_LEVELS := $(shell $(CXX) -march=x86-64-v4 -mavx512bf16 -E -x c++ /dev/null >/dev/null 2>&1 && echo 1)
+# The ISA levels of llmc/base/processor.h, in ascending order. Only CPU ops are compiled per level. The rest is compiled
+# for the baseline, tests and benchmarks for this machine's processor.
+KNOWS_LEVELS := $(call succeeds,$(CXX) -march=x86-64-v4 -mavx512bf16 -E -x c++ /dev/null)
 ifeq ($(CPU_ARCH)$(KNOWS_LEVELS),here)
   override CPU_ARCH := native
 endif
 ifneq ($(filter all here,$(CPU_ARCH)),)
   ALL_LEVELS := baseline avx2 avx512 avx512_bf16
-  # The macros that the compiler defines for this processor. $(call all_of,MACROS): whether all of MACROS are defined
+  LEVELS     := $(ALL_LEVELS)
   ifeq ($(CPU_ARCH),here)
+    # The macros that the compiler defines for this processor. $(call all_of,MACROS): whether all of MACROS are defined
     MACROS  := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null)
     all_of   = $(if $(filter-out $(MACROS),$(1:%=__%__)),,1)
     IS_V3   := $(call all_of,AVX2 BMI BMI2 F16C FMA LZCNT MOVBE)
     IS_V4   := $(and $(IS_V3),$(call all_of,AVX512F AVX512BW AVX512CD AVX512DQ AVX512VL))
-    LEVELS  := $(or $(if $(IS_V4),$(if $(call all_of,AVX512BF16),avx512_bf16,avx512)),$(if $(IS_V3),avx2),baseline)
-  else
-    LEVELS  := $(ALL_LEVELS)
+    LEVELS  := $(if $(IS_V4),$(if $(call all_of,AVX512BF16),avx512_bf16,avx512),$(if $(IS_V3),avx2,baseline))
   endif
   ARCH_baseline    := -march=x86-64
   ARCH_avx2        := -march=x86-64-v3
@@ -31,33 +30,33 @@ else
   HERE      = $(ARCH_only)
 endif
 
-# -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma. Otherwise each compiler would decide per function, and the
-# bits of a training run would depend on the compiler and on -O.
-# -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651). -Wno-dangling-reference: g++ 13 takes a
-# reference into a container for one into a temporary argument, a name. clang++ warns of a deprecated function that
-# libstdc++'s stable_sort uses, and of each loop that it does not unroll as `#pragma unroll` asks.
-# -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorized.
+# -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma; else bits would depend on compiler and -O.
+# -fopenmp-simd: without OpenMP, `omp simd` loops are still vectorized. ggc-min-heapsize: g++ collects garbage from 256
+# MB on instead of 128, which saves a twelfth of its time. False warnings: -Wrestrict of g++ 12 (its bug 105651),
+# -Wdangling-reference of g++ 13; clang++'s of libstdc++'s stable_sort, and of loops it does not unroll.
 CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
-  $(if $(findstring clang,$(CXX_VERSION)),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict -Wno-dangling-reference) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
-# $(call system_include,FOLDERS): -isystem for FOLDERS, without those that are searched anyway, whose order must not change
+  $(if $(IS_CLANG),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict -Wno-dangling-reference) \
+  $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
+# $(call system_include,FOLDERS): -isystem for FOLDERS, without those that are searched anyway, whose order must not
+# change
 system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
-CPPFLAGS = -I. $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR))) -DANVIL_CUDA_MAJOR=$(CUDA_MAJOR)) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
+CPPFLAGS = -I. -I$(O)/generated $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) \
+  $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR))) -DANVIL_CUDA_MAJOR=$(CUDA_MAJOR)) \
+  $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
 LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
-# By default g++ collects garbage from 128 MB on, which takes a twelfth of its time. From 256 MB on, it needs a tenth more memory.
-COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(if $(findstring clang,$(CXX_VERSION)),,--param=ggc-min-heapsize=262144)
+COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(if $(IS_CLANG),,--param=ggc-min-heapsize=262144)
 
-# The CUDA build: nvcc compiles .cu files for GPU_ARCHS (make/find.mk).
+# The CUDA build: nvcc compiles .cu files for GPU_ARCHS.
 IS_CUDA  := $(filter cuda,$(VARIANT))
 IS_CUDNN := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN)))
 IS_NCCL  := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_NCCL)),$(HAVE_NCCL)))
 IS_MPI   := $(if $(filter-out 0,$(USE_MPI)),$(HAVE_MPI))
-# $(call link,LIBRARY): links a library by its path, where the program finds it at run time
-link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
+# $(call linked,LIBRARY): a library by its path, where the program finds it at run time, too
+linked = $(1) $(if $(filter $(SYSTEM_LIBS:%=%/),$(dir $(1))),,-Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1))))
 ifneq ($(IS_CUDA),)
-  # Code for a compute capability also runs on later chips of its generation: 80 on 86 and 89, 100 on 103. The driver of any later
-  # generation, such as 120, compiles the PTX of the newest. Neither holds for 90a and 100a, whose code runs on that chip only. 90 is
-  # the only chip of its generation, and kernels need features of 90a (wgmma: llmc/cuda/hopper.cuh). So code for 90 is compiled for
-  # 90a, without PTX. No kernel uses the additional features of 100a (tcgen05).
+  # Code for a compute capability also runs on later chips of its generation. The driver of any later generation
+  # compiles the PTX of the newest. Neither holds for 90a, whose code runs on that chip only; kernels need its features
+  # (wgmma: llmc/cuda/hopper.cuh), and 90 is the only chip of its generation. So 90 is compiled as 90a, without PTX.
   CHIPS  := $(shell printf '%s\n' $(GPU_ARCHS) | sort -nu)
   NEWEST := $(filter-out 90,$(lastword $(CHIPS)))
   CODE    = $(foreach chip,$(CHIPS:90=90a),-gencode arch=compute_$(chip),code=sm_$(chip)) \
@@ -65,20 +64,17 @@ ifneq ($(IS_CUDA),)
   NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(NVCC_CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
     --diag-suppress=1675 --expt-relaxed-constexpr -Xptxas=--warn-on-spills \
     $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)
-  LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB))) \
-    $(if $(IS_NCCL),$(call link,$(NCCL_LIB)))
+  LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call linked,$(CUBLASLT_LIB)) \
+    $(if $(IS_CUDNN),$(call linked,$(CUDNN_LIB))) $(if $(IS_NCCL),$(call linked,$(NCCL_LIB)))
 endif
-# Skips MPI's C++ bindings, which newer versions have removed. The system's folders are searched without an rpath.
+# Skips MPI's C++ bindings, which newer versions have removed.
 MPI_FLAGS = $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(call system_include,$(MPI_DIR)))
-LDFLAGS  += $(if $(IS_MPI),$(if $(filter $(SYSTEM_LIBS:%=%/),$(dir $(MPI_LIB))),$(MPI_LIB),$(call link,$(MPI_LIB))))
+LDFLAGS  += $(if $(IS_MPI),$(call linked,$(MPI_LIB)))
+LIBRARIES = $(strip $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) \
+  $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) $(if $(IS_MPI),MPI=$(MPI_LIB)))
 
-LIBRARIES = $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) \
-  $(if $(IS_MPI),MPI=$(MPI_LIB))
 # The source of a release has its commit in a file.
 BUILD_ID := $(or $(shell cat BUILD_ID 2>/dev/null),$(shell git describe --always --dirty 2>/dev/null),unknown)
 VERSION  := $(shell cat VERSION)
 # The meaning of `native` depends on the processor, so the resolved options are part of the stamp.
 CPU_SUM  := $(shell $(ASK) $(CXX) $(HERE) -Q --help=target 2>/dev/null | cksum)
-
-# The variant of tests that need no GPU, which are built without nvcc.
-HOST_VARIANT = $(or $(filter-out cuda,$(VARIANT)),cpu)

@@ -3,13 +3,13 @@
 # emulated threads in $SCHEDULES. A single process would leave cores idle: tests wait for ranks, files and clocks, and an
 # emulated kernel runs on one thread.
 #
-#   SCHEDULES='in_order reverse' WITHOUT_TESTS='~[plain]' make/run_tests.sh JOBS PROGRAM [TOPIC [ARGUMENT...]]
+#   SCHEDULES='in_order reverse' WITHOUT_TESTS='~[slow]' make/run_tests.sh JOBS PROGRAM [TOPIC [ARGUMENT...]]
 #
-# Leaves out tests with the tags in $WITHOUT_TESTS. Long tests of models, tagged [once], run with the first schedule only. A
+# Leaves out tests with the tags in $WITHOUT_TESTS; `make test` leaves out [slow]. Long tests of models, tagged [once], run with the first schedule only. A
 # single TOPIC, or ARGUMENTs, run in one process. For topics that pass, only their own output is shown. The last line is the
 # sum: `N passed, N failed`.
 #
-# ANVIL_RUN_WITH is the emulator that runs the program if it is built for another processor: see make/aarch64.mk.
+# ANVIL_RUN_WITH is the emulator that runs the program if it is built for another processor: see make/sanitize.mk.
 #
 # With RETRY=1, topics that failed run again after all others: tests depend on ranks and clocks, and one in a thousand may
 # fail because the machine is busy. If a topic passes then, it counts as passed, and is reported as flaky at the end, with

@@ -4,51 +4,53 @@
 SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 # OP that names no test file is a tag. Checked before anything is compiled.
-ifneq ($(and $(OP),$(filter test run-tests run-emulated test-gpu run-gpu sanitize tsan msan race,$(MAKECMDGOALS))),)
-  NAMES := $(sort $(OP_TESTS) $(shell grep -ohE '\[[a-z_0-9.]+\]' test/*/*_test.cpp test/*/*_cuda_test.cu | tr -d '[]') \
+ifneq ($(and $(OP),$(filter test% run-tests run-emulated run-gpu sanitize tsan msan race,$(MAKECMDGOALS))),)
+  NAMES := $(sort $(OP_TESTS) $(shell grep -ohE '\[[a-z_0-9.]+\]' $(ALL_TESTS) | tr -d '[]') \
     $(patsubst %_cuda,%,$(patsubst %_test,%,$(basename $(notdir $(TEST_FILES))))))
   $(if $(OP_TESTS)$(filter $(OP),$(NAMES)),,$(error no test is called $(OP)$(addprefix ; near: ,$(shell \
     python3 -c 'import difflib, sys; print(*difflib.get_close_matches(*sys.argv[1:2], sys.argv[2:]))' $(OP) $(NAMES)))))
 endif
 
-test: ## build and run the tests; OP=layernorm runs one topic
+# Most tests of the host wait, for ranks and clocks, while those of kernels are compiled and run beside them.
+test: ## build and run the tests but for slow ones; OP=layernorm runs all of one topic
 	@USE_MPI=$(USE_MPI) DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests
-	@+rm -f build/counts; mkdir -p build; export ANVIL_COUNTS=build/counts; status=0; \
-	  for part in run-tests run-emulated; do $(SUBMAKE) $$part VARIANT=$(HOST_VARIANT) || status=1; done; \
-	  awk '{passed += $$1; failed += $$2} END {printf "\n%d passed, %d failed\n", passed, failed; exit passed + failed == 0}' \
-	    build/counts || status=1; exit $$status
-
-test-all: ## the same, kernels in all three orders of emulated threads
-	@+$(MAKE) --no-print-directory test SCHEDULES='in_order reverse random'
+	@+rm -f build/counts; mkdir -p build; export ANVIL_COUNTS=build/counts status=0; \
+	  export WITHOUT_TESTS="$${WITHOUT_TESTS-$(if $(OP),,~[slow])}"; \
+	  part() { $(SUBMAKE) $$1 VARIANT=$(HOST_VARIANT); }; \
+	  part built-tests && { part run-tests & host=$$!; trap "kill $$host; exit 1" INT TERM; \
+	    part run-emulated || status=1; wait $$host; } || status=1; \
+	  awk '{p += $$1; f += $$2} END {printf "\n%d passed, %d failed\n", p, f; exit p + f == 0}' build/counts || status=1; \
+	  exit $$status
+test-all: ## slow tests, too, and kernels in all three orders of emulated threads
+	@+WITHOUT_TESTS= SCHEDULES="$${SCHEDULES-in_order reverse random}" $(MAKE) --no-print-directory test
 
 # A topic may have tests of one kind only, and may not need the programs.
-NEEDED_PROGRAMS = $(if $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(PROGRAMS))
-# Without SCHEDULES, which may be in the environment: only emulated threads have an order.
-run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
-	$(if $(TESTS),@CXX='$(CXX)' SCHEDULES= ANVIL_PROGRAMS=$(or $(BIN),./) make/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
-
-# Orders of the emulator's threads: a result that depends on them is wrong. One topic runs in all of them, everything in the first.
+NEEDED_PROGRAMS = $(if $(RUN_PROGRAMS),$(PROGRAMS))
+# Orders of the emulator's threads: a result that depends on them is wrong. One topic runs in all of them, everything in
+# the first. Tests of the host run once: only emulated threads have an order.
 SCHEDULES ?= $(if $(OP),in_order reverse random,in_order)
-run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$(EMULATED_PROGRAMS)))
-	$(if $(EMULATED_TESTS),@CXX='$(CXX)' SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ make/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
-
-# The linker keeps the first copy of an inline function, so optimized objects come first.
-$(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
-	$(call say,LINK,$@)
-	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
-
-# The emulator comes first: the race checker must not call an instrumented copy of an inline function.
-$(E)/$(TEST_NAME): $(TEST_EMULATED) $(NEEDED_KERNELS) $(EMULATED_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
-	$(call say,LINK,$@)
-	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
-
-$(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
-	$(call say,LINK,$@)
-	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
-
+# $(call run_tests,PROGRAM,PROCESSES,ENVIRONMENT)
+run_tests = @CXX='$(CXX)' $(3) make/run_tests.sh $(2) $(1) '$(OP)' $(TEST_ARGS)
+built-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
+run-tests: built-tests
+	$(if $(TESTS),$(call run_tests,$(O)/$(TEST_NAME),$$((2 * $(JOBS))),SCHEDULES= ANVIL_PROGRAMS=$(or $(BIN),./)))
+run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(RUN_PROGRAMS),$(EMULATED_PROGRAMS)))
+	$(if $(EMULATED_TESTS),$(call run_tests,$<,$(JOBS),SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/))
 test-gpu: ## the kernels' tests on a GPU; OP=layernorm runs one topic
 	@$(if $(HAVE_CUDA),,echo 'make test-gpu: missing $(CUDA_MISSING)' >&2; exit 2)
 	@+$(SUBMAKE) run-gpu VARIANT=cuda
-
 run-gpu: $(O)/gpu-$(TEST_NAME) $(NEEDED_PROGRAMS)
-	@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/gpu-$(TEST_NAME) $(if $(OP),'[$(OP)]') $(TEST_ARGS)
+	@ANVIL_PROGRAMS=$(or $(BIN),./) $< $(if $(OP),'[$(OP)]') $(TEST_ARGS)
+
+# The linker keeps the first copy of an inline function, so optimized objects come first, and the emulator before all:
+# the race checker must not call an instrumented copy.
+$(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
+$(E)/$(TEST_NAME): $(if $(NEED_ENGINE),$(EMULATED),$(NO_COLLECTIVES)) $(NEEDED_KERNELS) $(EMULATED_TESTS) \
+  $(TEST_ENGINE) $(O)/test/main.cpp.o
+$(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
+$(O)/$(TEST_NAME) $(E)/$(TEST_NAME) $(O)/gpu-$(TEST_NAME):
+	$(call link,$(CATCH2_LIBS))
+
+# Waiting threads spin briefly, then sleep. libgomp's default is to spin longer, which is no faster on an idle machine
+# and many times slower on a busy one. train_gpt sets this itself (llmc/run/omp_spin.h).
+export GOMP_SPINCOUNT ?= 1000

@@ -20,7 +20,7 @@ ScratchFolder::~ScratchFolder() {
 }
 
 namespace {
-// The emulator for programs of another processor (make/aarch64.mk), or "".
+// The emulator for programs of another processor (make/sanitize.mk), or "".
 std::string run_with() {
     const char* command = std::getenv("ANVIL_RUN_WITH");
     return command ? std::string(command) + " " : "";

@@ -24,7 +24,7 @@ still in a cache.
 */
 #include "dev/bench/bench.h"  // format, Stopwatch, compute_peak
 #if BENCH_CUDA
-int main() { return 0; }
+int main(int, char**) { return 0; }
 #else
 #include <unistd.h>
 #include <filesystem>

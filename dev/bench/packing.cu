@@ -3,7 +3,7 @@
 // as in web text.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
-int main() { return 0; }
+int main(int, char**) { return 0; }
 #else
 #include <unistd.h>
 #include <filesystem>

@@ -14,5 +14,5 @@ void measure(Bench& bench, const BenchShape& s) {
 
 BENCHMARK("transpose", Bound::memory, measure)
 #else
-int main() { return 0; }
+int main(int, char**) { return 0; }
 #endif

@@ -5,7 +5,7 @@
 
 No tabs (except in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
 scripts begin with a comment that says what they are. Comments in C++ have at most 120 columns: clang-format does not
-reflow them, because it would join the rows of tables. Only launch() launches kernels (llmc/cuda/device.cuh). Python
+reflow them, because it would join the rows of tables. So have lines of Makefiles. Only launch() launches kernels (llmc/cuda/device.cuh). Python
 compiles; scripts with a #! line are executable. A link leads to a file of the project.
 """
 
@@ -32,9 +32,12 @@ def files(root):
 
 
 def findings_in(path, name, text):
+    is_make = path.name == "Makefile" or path.suffix == ".mk"
     for number, line in enumerate(text.split("\n"), 1):
-        if "\t" in (line.lstrip("\t") if path.name == "Makefile" or path.suffix == ".mk" else line):
+        if "\t" in (line.lstrip("\t") if is_make else line):
             yield f"{name}:{number}: a tab"
+        if is_make and len(line) > COLUMNS:
+            yield f"{name}:{number}: a line of {len(line)} columns; expected {COLUMNS} at most"
         if line != line.rstrip():
             yield f"{name}:{number}: trailing blanks"
         match = SOMEBODYS_PATH.search(line)

@@ -83,7 +83,7 @@ AARCH64_BUILD = DEPS_DIR=build/aarch64/deps VARIANT=aarch64 CXX=$(AARCH64_CXX) C
 # Leaves out tests that run programs, slow under qemu, except for the golden run, whose losses must be those of x86.
 aarch64: ## tests of ops, kernels and models, and the golden run, on aarch64: cross-compiled, under qemu
 	$(call try,aarch64,$(AARCH64_LACKS:%=% (apt-get install g++-aarch64-linux-gnu qemu-user catch2)),\
-	  +mkdir -p build/aarch64/deps/include; ln -sfn $(abspath $(CLI11_DIR)/CLI $(JSON_DIR)/nlohmann \
+	  +mkdir -p build/aarch64/deps/include; ln -sfn $(abspath $(JSON_DIR)/nlohmann \
 	    $(XXHASH_DIR)/xxhash.h $(CATCH2_DIR)/catch2) build/aarch64/deps/include/; \
 	  export ANVIL_RUN_WITH='$(AARCH64_RUN)' SCHEDULES=in_order; status=0; \
 	  for what in 'run-tests KERNELS_ONLY=1' 'run-emulated KERNELS_ONLY=1' 'run-tests OP=golden'; do \

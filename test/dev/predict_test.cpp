@@ -8,7 +8,7 @@ static std::string folder_of_programs() {
 }
 
 // Not under the sanitizers, which would run the same plans ten times as slowly.
-TEST_CASE("the committed predictions are those of plan, and a change shows", "[predict][plan][plain]") {
+TEST_CASE("the committed predictions are those of plan, and a change shows", "[predict][plan][plain][slow]") {
     const std::string command = "ANVIL_PROGRAMS=" + folder_of_programs() + " dev/results/predict.py --check";
     const Finished same = run(command);
     INFO(same.out << same.err);

@@ -24,7 +24,7 @@ std::string namespaces() { return run("ip netns list 2>&1; ip link show type vet
 }  // namespace
 
 // [plain]: the sanitizers watch the same exchange in test/comm/tcp_network_test.cpp and mpi_network_test.cpp.
-TEST_CASE("two hosts exchange at the speed of their line, and a slow one is named", "[two_hosts][plain]") {
+TEST_CASE("two hosts exchange at the speed of their line, and a slow one is named", "[two_hosts][plain][slow]") {
     program("data/tokenize");
     const std::string before = namespaces();
     const Finished ended = run(programs() + "timeout 300 " + kScript + " --rate 400mbit --steps 10");
@@ -46,7 +46,7 @@ TEST_CASE("two hosts exchange at the speed of their line, and a slow one is name
     CHECK(contains(ended.out, "warning: rank 1 is slow"));
 }
 
-TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts][plain]") {
+TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts][plain][slow]") {
     if (!has_mpi()) return;
     program("data/tokenize");
     const Finished ended =
@@ -60,7 +60,7 @@ TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts][plain]") {
 
 // The commands of doc/tutorials/two_machines.md, with a smaller model, and with flags to test the loss of a side.
 TEST_CASE("two machines without a common folder go on after losing either, with the losses of one process",
-          "[two_hosts][plain]") {
+          "[two_hosts][plain][slow]") {
     program("data/tokenize");
     const std::string before = namespaces();
     const Finished ended = run(programs() + "timeout 300 dev/two_disks.sh --small");

@@ -44,7 +44,7 @@ struct Arms {
 }  // namespace
 
 // [plain]: under the sanitizers test/train/zero_test.cpp trains such models, for a few steps.
-TEST_CASE("a modern model with Muon learns stories faster than GPT-2 with AdamW", "[proxy][plain]") {
+TEST_CASE("a modern model with Muon learns stories faster than GPT-2 with AdamW", "[proxy][plain][slow]") {
     const Arms arms;
     const double a = arms.train("A", "A"), d = arms.train("D", "D");
     INFO("A " << a << ", D " << d << " nats a character");

@@ -92,7 +92,7 @@ const std::string kShort = " --time-budget 0.001 --schedule-by steps";
 }  // namespace
 
 TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their defaults",
-          "[readme][once][plain]" ON_DEVICE) {
+          "[readme][once][plain][slow]" ON_DEVICE) {
     const BuiltClone clone;
     const Finished quickstart = clone.run_on_gpu(readme_command({"./scripts/quickstart.sh"}) + " --minutes 0.0001");
     CHECK(contains(quickstart.out, "sample at step "));

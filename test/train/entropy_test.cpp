@@ -23,7 +23,7 @@ double sampling_error(double n) {
 
 }  // namespace
 
-TEST_CASE("a small model comes close to the entropy of the stories, and not below", "[entropy]") {
+TEST_CASE("a small model comes close to the entropy of the stories, and not below", "[entropy][slow]") {
     const TinyRuns runs(1000000);
     must_succeed(runs.train("a", {{"num-layers", "2"},
                                   {"num-heads", "4"},

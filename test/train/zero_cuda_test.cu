@@ -167,7 +167,7 @@ TEST_CASE("virtual ranks on a GPU train to the same bits in groups, and however 
 }
 
 TEST_CASE("communication that overlaps with work has the bits of communication that does not",
-          "[zero][once]" ON_DEVICE) {
+          "[zero][once][slow]" ON_DEVICE) {
     const TinyRuns runs;
     const auto [bf16_gradients, gradient_sum] =
         GENERATE(std::pair{false, GradientSum::reduce_scatter}, std::pair{true, GradientSum::reduce_scatter},

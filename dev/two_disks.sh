@@ -226,7 +226,8 @@ cp -r "$scratch/disk-1/run/legs" "$scratch/disk-0/run/virtual"
 three() { # COMMAND RANK
     local command=${1/--rank 0/--rank $2}
     command=${command/--world-size 2/--world-size 3}
-    on "${command/--batch-size 6/--batch-size 4} --grad-sum tree-ordered"
+    command=$(on "${command/--batch-size 6/--batch-size 4}")
+    echo "${command/--grad-sum tree/--grad-sum tree-ordered}"
 }
 start rank-2 0 "$(three "$from_beta" 2)"
 start rank-1 0 "$(three "$from_beta" 1)"

@@ -44,6 +44,15 @@ std::string by_new_names(const std::string& json) {
     return json_text(flags);
 }
 
+// What is no flag, but a line of a --recipe file.
+static bool is_of_recipe_file(const std::string& name) {
+    static const std::set<std::string> names = {
+        "adam-eps",         "embedding-learning-rate", "unembedding-learning-rate", "scalar-learning-rate",
+        "reference-tokens", "reference-batch-size",    "scale-hyperparameters",     "window-warmup-steps",
+        "outer-lr",         "outer-momentum"};
+    return names.contains(name) || (name.starts_with("muon-") && name != "muon-learning-rate");
+}
+
 // The order is that of --help and doc/flags.md.
 std::vector<Field> RunFlags::fields() {
     std::vector<Field> all = {
@@ -91,8 +100,7 @@ std::vector<Field> RunFlags::fields() {
             Field{"length", "window-warmup-steps", &window_warmup_steps,
                   "grow attention's windows linearly to full size over these steps, windows above 128 tokens in "
                   "multiples of 128; validation and samples use full windows"}
-                .from(0)
-                .only_in("recipe"),
+                .from(0),
             Field{"length", "target-param-data-ratio", &target_param_data_ratio,
                   "train for this many tokens per parameter, counting matrices and lm_head (0: none; with --depth 12)"}
                 .from(0),
@@ -124,18 +132,15 @@ std::vector<Field> RunFlags::fields() {
             Field{"optimizer", "embedding-learning-rate", &embedding_learning_rate,
                   "peak learning rate of token and position embeddings; value embeddings scale with it"}
                 .from(0)
-                .or_else("recipe")
-                .only_in("recipe"),
+                .or_else("recipe"),
             Field{"optimizer", "unembedding-learning-rate", &unembedding_learning_rate,
                   "peak learning rate of an untied lm_head"}
                 .from(0)
-                .or_else("recipe")
-                .only_in("recipe"),
+                .or_else("recipe"),
             Field{"optimizer", "scalar-learning-rate", &scalar_learning_rate,
                   "peak learning rate of the x0 lambdas; residual lambdas, norm weights and biases scale with it"}
                 .from(0)
-                .or_else("recipe")
-                .only_in("recipe"),
+                .or_else("recipe"),
             Field{"optimizer", "lr-schedule", &lr_schedule, "learning-rate schedule after warm-up"}.one_of(
                 {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid"}),
             Field{"optimizer", "warmup-steps", &warmup_steps,
@@ -157,8 +162,7 @@ std::vector<Field> RunFlags::fields() {
                 .or_else("recipe"),
             Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the square root of the second moment"}
                 .from(0, 1)
-                .or_else("recipe")
-                .only_in("recipe"),
+                .or_else("recipe"),
             Field{"optimizer", "weight-decay", &weight_decay,
                   "AdamW: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
                 .from(0)
@@ -167,65 +171,47 @@ std::vector<Field> RunFlags::fields() {
                 "recipe"),
             Field{"optimizer", "muon-momentum", &muon_momentum, "Muon: Nesterov momentum at its peak"}
                 .from(0, 0.9999999)
-                .or_else("recipe")
-                .only_in("recipe"),
+                .or_else("recipe"),
             Field{"optimizer", "muon-momentum-warmup-steps", &muon_momentum_warmup_steps,
                   "Muon: steps in which momentum rises to its peak"}
                 .from(0)
-                .or_else("recipe")
-                .only_in("recipe"),
+                .or_else("recipe"),
             Field{"optimizer", "muon-momentum-start", &muon_momentum_start, "Muon: momentum at the first step"}
                 .from(0, 0.9999999)
-                .or_else("recipe")
-                .only_in("recipe"),
+                .or_else("recipe"),
             Field{"optimizer", "muon-momentum-end", &muon_momentum_end,
                   "Muon: momentum at the last step, reached while wsd and trapezoid decay"}
                 .from(0, 0.9999999)
-                .or_else("recipe")
-                .only_in("recipe"),
-            Field{"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}
-                .from(0)
-                .or_else("recipe")
-                .only_in("recipe"),
+                .or_else("recipe"),
+            Field{"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}.from(0).or_else(
+                "recipe"),
             Field{"optimizer", "muon-weight-decay-schedule", &muon_weight_decay_schedule,
                   "Muon: cosine decays the weight decay to 0"}
-                .one_of({"recipe", "constant", "cosine"})
-                .only_in("recipe"),
-            Field{"optimizer", "muon-cautious", &muon_cautious,
-                  "Muon: decay only where the update does not increase the weight's magnitude, if the recipe does"}
-                .only_in("recipe"),
-            Field{"optimizer", "muon-equal-rows", &muon_equal_rows,
-                  "MuonEq: normalize rows before Newton-Schulz, if the recipe does"}
-                .only_in("recipe"),
-            Field{"optimizer", "muon-fixed-norm", &muon_fixed_norm,
-                  "Muon+: rescale the update to the norm of an orthogonal matrix, if the recipe does"}
-                .only_in("recipe"),
-            Field{"optimizer", "muon-second-moment", &muon_second_moment,
-                  "NorMuon: divide rows or columns by their second moment, if the recipe does"}
-                .only_in("recipe"),
+                .one_of({"recipe", "constant", "cosine"}),
+            {"optimizer", "muon-cautious", &muon_cautious,
+             "Muon: decay only where the update does not increase the weight's magnitude, if the recipe does"},
+            {"optimizer", "muon-equal-rows", &muon_equal_rows,
+             "MuonEq: normalize rows before Newton-Schulz, if the recipe does"},
+            {"optimizer", "muon-fixed-norm", &muon_fixed_norm,
+             "Muon+: rescale the update to the norm of an orthogonal matrix, if the recipe does"},
+            {"optimizer", "muon-second-moment", &muon_second_moment,
+             "NorMuon: divide rows or columns by their second moment, if the recipe does"},
             Field{"optimizer", "muon-beta2", &muon_beta2, "NorMuon: decay of that second moment"}
                 .from(0, 0.9999999)
-                .or_else("recipe")
-                .only_in("recipe"),
-            Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}
-                .one_of({"polar-express", "quintic"})
-                .only_in("recipe"),
-            Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}
-                .from(1, 50)
-                .only_in("recipe"),
-            Field{"optimizer", "scale-hyperparameters", &scale_hyperparameters,
-                  "scale learning rates and weight decays from the reference batch size and length to this run's; "
-                  "--recipe "
-                  "nanochat always does"}
-                .only_in("recipe"),
+                .or_else("recipe"),
+            Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}.one_of(
+                {"polar-express", "quintic"}),
+            Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}.from(1,
+                                                                                                                    50),
+            {"optimizer", "scale-hyperparameters", &scale_hyperparameters,
+             "scale learning rates and weight decays from the reference batch size and length to this run's; --recipe "
+             "nanochat always does"},
             Field{"optimizer", "reference-batch-size", &reference_batch_size,
                   "tokens per step that the hyperparameters were tuned with"}
-                .from(1)
-                .only_in("recipe"),
+                .from(1),
             Field{"optimizer", "reference-tokens", &reference_tokens,
                   "training tokens that the hyperparameters were tuned with (0: as in this run)"}
-                .from(0)
-                .only_in("recipe"),
+                .from(0),
             Field{"optimizer", "moments", &moments,
                   "type in which AdamW's two moments and Muon's momentum are stored; bf16: half of the memory, rounded "
                   "stochastically"}
@@ -391,12 +377,10 @@ std::vector<Field> RunFlags::fields() {
             Field{"ranks", "outer-lr", &outer_lr,
                   "islands: learning rate of the outer step, which moves from the last common weights toward the "
                   "islands' mean"}
-                .from(0)
-                .only_in("recipe"),
+                .from(0),
             Field{"ranks", "outer-momentum", &outer_momentum,
                   "islands: Nesterov momentum of the outer step; more than 0.5 needs hundreds of outer steps"}
-                .from(0, 0.9999999)
-                .only_in("recipe"),
+                .from(0, 0.9999999),
             Field{"ranks", "outer-dtype", &outer_dtype,
                   "islands: type of what they exchange; in bf16 and int8 (one scale per 64 values) the rounding error "
                   "is carried over to the next time"}
@@ -418,6 +402,8 @@ std::vector<Field> RunFlags::fields() {
                   "seconds to wait for a rank that reads or writes files; at least --comm-timeout"}
                 .from(0.1),
         });
+    for (Field& field : all)
+        if (is_of_recipe_file(field.name)) field.in_file = "recipe";
     return all;
 }
 

@@ -10,7 +10,7 @@ EMULATED_BENCH := $(patsubst $(O)/%,$(E)/%,$(filter $(patsubst %.cuh,%,$(addpref
 SMOKED         := $(filter-out %/cpu_steps,$(BENCH))
 SMOKE_HOST     := $(if $(OP),$(SMOKED),$(PARTS:%=$(O)/bench/joined_%))
 SMOKE_EMULATED := $(if $(OP),$(EMULATED_BENCH),$(PARTS:%=$(E)/bench/joined_%))
-$(BENCHES) $(SMOKE_HOST): $(O)/bench/%: $(O)/dev/bench/%.cu.o $(TEST_ENGINE)
+$(sort $(BENCHES) $(SMOKE_HOST)): $(O)/bench/%: $(O)/dev/bench/%.cu.o $(TEST_ENGINE)
 	$(link)
 $(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 	$(link)

@@ -16,7 +16,6 @@ FILES := $(filter-out $(LEFT_OUT),$(if $(IS_CUDA),$(CUDA_KERNELS)) $(sort $(wild
 ALL_TESTS  := $(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu))
 OP_TESTS   := $(if $(OP),$(filter %/$(OP)_test.cpp %/$(OP)_cuda_test.cu,$(ALL_TESTS)))
 TEST_FILES := $(or $(OP_TESTS),$(ALL_TESTS))
-# $(call containing,REGEX,FILES): those of FILES with a match
 containing = $(shell grep -lP '$(1)' /dev/null $(2))
 # Tests that run programs call `program(`, directly or through a helper. make would count its parenthesis.
 RUN_PROGRAMS = $(call containing,program\x28|TinyRuns|host_runs|golden,$(TEST_FILES))
@@ -52,25 +51,21 @@ IN_ROOM := $(foreach r,$(ROOMS),$(call room,$(r)))
 unsorted = $(foreach r,$(ROOMS),$(if $(filter $(call room,$(r)),$(1)),$(O)/llmc/joined/$(r).cpp.o)) \
   $(patsubst %,$(O)/%.o,$(filter-out $(IN_ROOM),$(1)))
 objects = $(filter $(HOT),$(unsorted)) $(filter-out $(HOT),$(unsorted))
-# The CPU's kernels, once per level.
 KERNELS := $(LEVELS:%=$(O)/%/llmc/cpu/kernels.cpp.o)
 ENGINE  := $(KERNELS) $(call objects,$(FILES))
 COLD    := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
 # Compiled first, so that no core waits for them at the end.
 LONGEST := $(KERNELS) $(filter %/cpu_backend.cpp.o %/traced_step.cpp.o $(O)/llmc/joined/%,$(ENGINE))
-# An op's own tests and benchmark include its headers. They need neither the trainer nor the table of CPU kernels,
-# unless they set its tile kernel. `make test` without OP tests the table.
+# An op's own tests need neither the trainer nor the table of CPU kernels, unless they set its tile kernel.
 NEED_ENGINE := $(if $(OP_TESTS),$(filter-out test/cpu/% test/cuda/%,$(OP_TESTS))$(call containing,software_tiles,\
   $(OP_TESTS)),all)
 TEST_ENGINE := $(if $(NEED_ENGINE),$(ENGINE),\
   $(call objects,$(filter llmc/base/% llmc/cuda/% llmc/io/safetensors.cpp,$(FILES))))
 
-# Most of a test's compile time is for headers, so each kind of test is compiled as four sources, unless OP names a
-# topic.
+# For the same reason each kind of test is compiled as four sources, unless OP names a topic.
 PARTS := 1 2 3 4
 # $(call part,SOURCE,FILES): every fourth of FILES, from the number in the name of the source on
 part   = $(shell printf '%s\n' $(2) | awk 'NR % 4 == $(lastword $(subst _, ,$(basename $(1)))) % 4')
-# $(call joined,FOLDER,FILES,NAME)
 joined = $(if $(OP_TESTS),$(2:%=$(1)/%.o),$(if $(2),$(patsubst %,$(1)/test/joined_$(3)_%.cu.o,$(PARTS))))
 # Tests of the CPU ops are optimized, so that they test the optimized ops.
 OPS_FILES  := $(filter $(patsubst llmc/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
@@ -86,8 +81,7 @@ EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),cuda) \
 EMULATED := $(patsubst %,$(E)/%.o,$(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_graph cuda/cuda_profile \
   comm/gpu/cuda_comm comm/gpu/nccl_comm) $(filter-out $(if $(RACE),,%/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 EMULATED_BACKEND := $(E)/llmc/commands/cuda_backend.cpp.o
-# An op's own tests and benchmark need neither the table of all kernels nor collectives. Tests with collectives but
-# without the table need the kernel sum_ranks.
+# Nor do they need the table of all kernels and collectives. Tests with collectives need at least the kernel sum_ranks.
 EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))
 NEEDED_KERNELS   := $(if $(call containing,"(llmc/cuda/cuda_kernels|llmc/comm/gpu/local_cuda|test/models)\.h",\
   $(CUDA_FILES)),$(EMULATED_KERNELS),$(if $(NEED_ENGINE),$(E)/llmc/cuda/sum_ranks.cu.o))

@@ -7,7 +7,6 @@ succeeds = $(shell { $(1); } >/dev/null 2>&1 && echo 1)
 
 # Compilers translate what they say, and g++ wraps it to the width of the terminal.
 ASK          := LC_ALL=C COLUMNS=80
-# Why the compiler cannot be used, if it is too old.
 CXX_REFUSED  := $(shell $(ASK) CXX='$(CXX)' scripts/setup.sh --compiler 2>&1)
 CXX_VERSION  := $(shell $(CXX) --version 2>/dev/null | head -n 1)
 IS_CLANG     := $(findstring clang,$(CXX_VERSION))
@@ -52,16 +51,14 @@ NVCC_CXX  := $(if $(CUDA_DIR),$(or $(call nvcc_takes,$(CXX)),$(call nvcc_takes,g
 HOST_MOST := $(shell sed -nE 's/.*gcc versions later than ([0-9]+) .*/\1/p' 2>/dev/null \
   $(CUDA_DIR)/include/crt/host_config.h)
 
-# NVIDIA's libraries come with the toolkit, with the system, or as wheels: `pip install nvidia-cublas
-# nvidia-cudnn-cu13`.
+# NVIDIA's libraries come with the toolkit, with the system, or as wheels.
 NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
   2>/dev/null)/nvidia)
 MACHINE      := $(shell uname -m)
 SYSTEM_LIBS  := $(wildcard /usr/lib/$(MACHINE)-linux-gnu /usr/lib64 /usr/lib)
 # $(call library_in,NAME,FOLDERS): the path of the first libNAME.so or libNAME.so.VERSION
 library_in = $(firstword $(foreach d,$(2),$(wildcard $(d)/lib$(1).so) $(sort $(wildcard $(d)/lib$(1).so.*))))
-# $(call beside,FOLDER,NAME,OTHER FOLDERS): the library that comes with the headers in FOLDER, else that in another
-# folder
+# $(call beside,FOLDER,NAME,OTHER FOLDERS): the library that comes with the headers in FOLDER, else one elsewhere
 beside = $(if $(1),$(call library_in,$(2),$(patsubst %,$(1:%/include=%)/%,lib64 lib lib/$(MACHINE)-linux-gnu) \
   $(3) $(SYSTEM_LIBS)))
 CUBLAS_WHEEL := $(NVIDIA_WHEELS:%=%/$(if $(filter 12,$(CUDA_MAJOR)),cublas,cu$(CUDA_MAJOR)))
@@ -69,8 +66,7 @@ CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(CUBLAS_WHEE
 CUBLASLT_LIB := $(call beside,$(CUBLASLT_INC),cublasLt,$(CUDA_DIR:%=%/lib64) $(CUBLAS_WHEEL:%=%/lib))
 # $(call version_in,HEADER): MAJOR.MINOR
 version_in = $(shell sed -nE 's/^.define (CUDNN|NCCL)_(MAJOR|MINOR) +([0-9]+).*/\3/p' $(1) | paste -sd.)
-# $(call optional,NAME,WHEEL,HEADER,LEAST): defines NAME_DIR, that of the first header of version LEAST or newer, and
-# NAME_LIB; NAME_TOO_OLD says why there is none.
+# $(call optional,NAME,WHEEL,HEADER,LEAST): NAME_DIR has the first header of version LEAST or newer, beside NAME_LIB
 define optional
 $(1)_HEADERS := $(if $(CUDA_DIR),$(wildcard $(addsuffix /$(3),$($(1)_HOME:%=%/include) $(CUDA_DIR)/include \
   $(NVIDIA_WHEELS:%=%/$(2)/include) $(INCLUDE_DIRS))))
@@ -96,12 +92,10 @@ CUDA_MISSING := $(strip $(if $(CUDA_DIR),$(LACKS_OF_CUDA),\
 HAVE_CUDA    := $(if $(CUDA_MISSING),,$(CUDA_DIR))
 HAVE_CUDNN   := $(if $(HAVE_CUDA),$(if $(CUDNN_LIB),$(CUDNN_DIR)))
 HAVE_NCCL    := $(if $(HAVE_CUDA),$(if $(NCCL_LIB),$(NCCL_DIR)))
-# What is there, and is not used although it was not excluded.
 PASSED_OVER   = $(if $(and $(filter-out 0,$(USE_CUDA)),$(CUDA_DIR)),$(strip \
   $(or $(CUDA_MISSING),$(CUDNN_TOO_OLD) $(NCCL_TOO_OLD))))
 DEFAULT_VARIANT := $(if $(filter-out 0,$(USE_CUDA)),$(if $(HAVE_CUDA),cuda,cpu),cpu)
 VARIANT      ?= $(DEFAULT_VARIANT)
-# The variant of tests that need no GPU, which are built without nvcc.
 HOST_VARIANT  = $(or $(filter-out cuda,$(VARIANT)),cpu)
 # MPI: in MPI_HOME, else in the folders that mpicxx uses, which match the mpirun of the same installation.
 MPICXX_WORDS := $(if $(MPI_HOME),,$(shell mpicxx -show 2>/dev/null))

@@ -10,7 +10,7 @@ ifneq ($(filter all here,$(CPU_ARCH)),)
   ALL_LEVELS := baseline avx2 avx512 avx512_bf16
   LEVELS     := $(ALL_LEVELS)
   ifeq ($(CPU_ARCH),here)
-    # The macros that the compiler defines for this processor. $(call all_of,MACROS): whether all of MACROS are defined
+    # $(call all_of,MACROS): whether the compiler defines all of MACROS for this processor
     MACROS  := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null)
     all_of   = $(if $(filter-out $(MACROS),$(1:%=__%__)),,1)
     IS_V3   := $(call all_of,AVX2 BMI BMI2 F16C FMA LZCNT MOVBE)
@@ -37,8 +37,7 @@ endif
 CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
   $(if $(IS_CLANG),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict -Wno-dangling-reference) \
   $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
-# $(call system_include,FOLDERS): -isystem for FOLDERS, without those that are searched anyway, whose order must not
-# change
+# $(call system_include,FOLDERS): -isystem for those that are not searched anyway, whose order must not change
 system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
 CPPFLAGS = -I. -I$(O)/generated $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) \
   $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR))) -DANVIL_CUDA_MAJOR=$(CUDA_MAJOR)) \
@@ -46,7 +45,6 @@ CPPFLAGS = -I. -I$(O)/generated $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR
 LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
 COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(if $(IS_CLANG),,--param=ggc-min-heapsize=262144)
 
-# The CUDA build: nvcc compiles .cu files for GPU_ARCHS.
 IS_CUDA  := $(filter cuda,$(VARIANT))
 IS_CUDNN := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN)))
 IS_NCCL  := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_NCCL)),$(HAVE_NCCL)))
@@ -67,14 +65,12 @@ ifneq ($(IS_CUDA),)
   LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call linked,$(CUBLASLT_LIB)) \
     $(if $(IS_CUDNN),$(call linked,$(CUDNN_LIB))) $(if $(IS_NCCL),$(call linked,$(NCCL_LIB)))
 endif
-# Skips MPI's C++ bindings, which newer versions have removed.
 MPI_FLAGS = $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(call system_include,$(MPI_DIR)))
 LDFLAGS  += $(if $(IS_MPI),$(call linked,$(MPI_LIB)))
 LIBRARIES = $(strip $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) \
   $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) $(if $(IS_MPI),MPI=$(MPI_LIB)))
 
-# The source of a release has its commit in a file.
 BUILD_ID := $(or $(shell cat BUILD_ID 2>/dev/null),$(shell git describe --always --dirty 2>/dev/null),unknown)
 VERSION  := $(shell cat VERSION)
-# The meaning of `native` depends on the processor, so the resolved options are part of the stamp.
+# What `native` means depends on the processor.
 CPU_SUM  := $(shell $(ASK) $(CXX) $(HERE) -Q --help=target 2>/dev/null | cksum)

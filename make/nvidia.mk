@@ -1,5 +1,4 @@
-# Targets: cuda-check, cuda-link, cublaslt-calls, cudnn-plans, nccl-calls: what nvcc and NVIDIA's libraries tell on a
-# machine without a GPU.
+# Targets: cuda-check, cuda-link, cublaslt-calls, cudnn-plans, nccl-calls: what NVIDIA's software tells without a GPU.
 
 NVDISASM ?= $(firstword $(wildcard $(CUDA_DIR:%=%/bin/nvdisasm) $(NVIDIA_WHEELS:%=%/cu13/bin/nvdisasm)))
 cuda-check: ## each kernel by nvcc: no spills, wide loads, registers as in doc/results/registers.txt (RENEW=1 writes it)
@@ -11,9 +10,8 @@ cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked 
 	  $(SUBMAKE) run-cuda-link VARIANT=cuda GPU_ARCHS=90 OPT=-O0)
 engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
 
-# A normal build would take a quarter of an hour on one core, mostly for headers. So here many files are joined into
-# one, nothing is optimized (cuda-check compiles every kernel with optimization; ptxas 12.4 crashes without any), and
-# objects that need no header of NVIDIA's are those of the host build.
+# Many files are joined into one, nothing is optimized (cuda-check optimizes every kernel; ptxas 12.4 crashes without),
+# and objects that need no header of NVIDIA's are those of the host build: minutes instead of a quarter of an hour.
 J := $(O)/joined
 FROM_HOST = $(patsubst $(O)/%,build/$(HOST_VARIANT)/%,$(filter-out $(NVIDIA:%=$(O)/%.o),$(1))) \
   $(filter $(NVIDIA:%=$(O)/%.o),$(1))

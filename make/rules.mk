@@ -1,7 +1,6 @@
 # Rules for compiling objects and linking programs.
 
-# Made before anything is compiled: the register counts of all kernels, for the model of a GPU; and the Python file that
-# an export includes for transformers, as a C++ string.
+# The register counts of all kernels, for the model of a GPU; the Python file in an export, as a C++ string.
 GENERATED := $(O)/generated/registers.inc $(O)/generated/modeling_anvil.inc
 $(O)/generated/registers.inc: doc/results/registers.txt
 	@mkdir -p $(@D)
@@ -52,7 +51,6 @@ $(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-6
 # same flags. Not for clang++, which gains nothing, and not with ccache, which would need settings for it. g++ 12 then
 # takes std::string for ours, and warns falsely.
 PRECOMPILED := $(if $(CCACHE)$(IS_CLANG),,1)
-# $(call precompiled,FOLDER,FLAGS,OBJECTS)
 define precompiled
 $(1)/standard_headers.h.gch: make/standard_headers.h $(O)/flags | headers
 	@mkdir -p $$(@D); cp $$< $$(@:.gch=)
@@ -73,9 +71,7 @@ LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
 TEST_OPT ?= $(if $(filter -O3,$(OPT)),-Og,$(OPT))
 COLD_OPT ?= $(TEST_OPT)
 EMULATED_OPT ?= $(LIGHT)
-# A tenth of the time of emulated tests is spent in the emulator itself, which compiles in seconds.
 EMULATOR_OPT ?= -O3
-# $(call optimize,FLAGS,OBJECTS)
 optimize = $(eval $(2): private override OPT := $(1) $(if $(IS_CLANG),,-Wno-maybe-uninitialized))
 $(call optimize,$(TEST_OPT),$(filter-out $(OPS_TESTS),$(TESTS)))
 $(call optimize,$(COLD_OPT),$(COLD) $(EMULATED_BACKEND) $(O)/data/tokenize.cpp.o)
@@ -84,7 +80,7 @@ $(call optimize,$(LIGHT),$(EMULATED_KERNELS) $(O)/dev/bench/joined_% $(E)/dev/be
   $(filter %/plan.cpp.o $(O)/llmc/plan/% $(if $(IS_CUDA),%/cuda_backend.cpp.o),$(COLD)))
 $(call optimize,$(EMULATED_OPT),$(EMULATED_TESTS))
 $(call optimize,$(EMULATOR_OPT),$(filter $(E)/dev/emulator/%,$(EMULATED)))
-# Catch2's own code would take 16 s to compile with optimization, and its speed does not matter.
+# Catch2's own code would take 16 s with optimization.
 $(call optimize,-O0,$(O)/test/main.cpp.o)
 $(O)/test/main.cpp.o: private override DEBUG_INFO :=
 # The traced step: launchers compiled again, for a runtime that records launches (llmc/plan/include). It runs once.
@@ -102,15 +98,15 @@ $(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(COLD_OPT) $(foreach level,$(or $(AL
   $(CPU_SUM) $(if $(IS_CUDA),$(NVCC_CXX) $(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)
-# $(call depends,OBJECTS,STAMP,FLAGS): FLAGS for OBJECTS alone, which are compiled again when they change. `private`:
-# else $(O)/flags would contain them, too. The header of NCCL that belongs to the library must precede one of the
-# toolkit.
+# $(call depends,OBJECTS,STAMP,FLAGS): FLAGS for OBJECTS alone, which are compiled again when they change. NCCL's own
+# header must precede one of the toolkit.
 define depends
 $(O)/$(2): STAMP = $(3)
 $(1): $(O)/$(2)
 $(1): private CPPFLAGS += $(3)
 endef
-$(eval $(call depends,$(O)/llmc/cpu/chosen_kernels.cpp.o,levels,-D"ANVIL_ALL_KERNELS(X)=$(LEVELS:%=X(kKernels_%))"))
+$(eval $(call depends,$(O)/llmc/cpu/chosen_kernels.cpp.o,levels,\
+  -D"ANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))"))
 $(eval $(call depends,$(patsubst %,$(O)/%.cpp.o,llmc/comm/gpu/nccl_comm test/comm/nccl_calls),nccl_flags,\
   $(if $(IS_NCCL),-I$(NCCL_DIR))))
 $(eval $(call depends,$(patsubst %,$(O)/llmc/comm/launch/mpi_%.cpp.o,absent network ranks),mpi_flags,$(MPI_FLAGS)))
@@ -134,11 +130,11 @@ headers:
 	$(if $(MISSING),$(error headers not found: $(MISSING). Run scripts/setup.sh to install them$(,) \
 	  or put them in $(DEPS_DIR)/include))@:
 
-# $(call link,LIBRARIES)
+LINK_WITH = $(LDFLAGS)
 define link
 @mkdir -p $(@D)
 $(call say,LINK,$@)
-$(Q)$(COMPILE) $(filter %.o,$^) -o $@ $(or $(LINK_WITH),$(LDFLAGS)) $(1)
+$(Q)$(COMPILE) $(filter %.o,$^) -o $@ $(LINK_WITH) $(1)
 endef
 $(BIN)train_gpt: $(O)/train_gpt.cu.o $(ENGINE)
 $(E)/train_gpt: $(O)/train_gpt.cu.o $(EMULATED) $(EMULATED_KERNELS) $(EMULATED_BACKEND) \

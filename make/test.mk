@@ -24,12 +24,10 @@ test: ## build and run the tests but for slow ones; OP=layernorm runs all of one
 test-all: ## slow tests, too, and kernels in all three orders of emulated threads
 	@+WITHOUT_TESTS= SCHEDULES="$${SCHEDULES-in_order reverse random}" $(MAKE) --no-print-directory test
 
-# A topic may have tests of one kind only, and may not need the programs.
 NEEDED_PROGRAMS = $(if $(RUN_PROGRAMS),$(PROGRAMS))
 # Orders of the emulator's threads: a result that depends on them is wrong. One topic runs in all of them, everything in
 # the first. Tests of the host run once: only emulated threads have an order.
 SCHEDULES ?= $(if $(OP),in_order reverse random,in_order)
-# $(call run_tests,PROGRAM,PROCESSES,ENVIRONMENT)
 run_tests = @CXX='$(CXX)' $(3) make/run_tests.sh $(2) $(1) '$(OP)' $(TEST_ARGS)
 built-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
 run-tests: built-tests
@@ -51,6 +49,5 @@ $(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
 $(O)/$(TEST_NAME) $(E)/$(TEST_NAME) $(O)/gpu-$(TEST_NAME):
 	$(call link,$(CATCH2_LIBS))
 
-# Waiting threads spin briefly, then sleep. libgomp's default is to spin longer, which is no faster on an idle machine
-# and many times slower on a busy one. train_gpt sets this itself (llmc/run/omp_spin.h).
+# Waiting threads spin briefly: longer is many times slower on a busy machine. train_gpt: llmc/run/omp_spin.h.
 export GOMP_SPINCOUNT ?= 1000

@@ -62,7 +62,7 @@ struct BuiltClone {
         for (const char* folder : {"data", "scripts"}) fs::create_directory(path(folder));
         for (const char* name : {"train_gpt", "data/tokenize"})
             fs::create_symlink(fs::absolute(program(name)), path(name));
-        fs::create_symlink(fs::absolute("scripts/report.py"), path("scripts/report.py"));
+        for (const char* name : {"scripts/report.py", "configs"}) fs::create_symlink(fs::absolute(name), path(name));
         const std::string script = read_file("scripts/quickstart.sh");
         put_script("scripts/quickstart.sh", replaced(script, "--sample-tokens 500", "--sample-tokens 9"));
         put_script("scripts/setup.sh", "#!/bin/sh\n");

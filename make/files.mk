@@ -38,11 +38,12 @@ ALONE := $(NVIDIA) $(patsubst %,llmc/%.cpp,base/build_id base/hash base/json bas
   comm/launch/mpi_ranks commands/cpu_backend commands/cuda_backend_absent io/checkpoint io/safetensors plan/traced_step)
 # HOT is what works on every byte, token or value. It is optimized, which takes twice the compile time.
 HOT_FILES := $(patsubst %,llmc/data/%.cpp,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
-  $(patsubst %,llmc/interop/%.cpp,gguf llmc_model stored_model tensor_files)
-HOT_ROOMS := comm hot-data hot-interop optim
-ROOMS := $(HOT_ROOMS) base data+interop io+model+eval plan run+checkpoint+train+commands
-HOT   := $(HOT_FILES:%=$(O)/%.o) $(patsubst %,$(O)/llmc/%,$(HOT_ROOMS:=/%) cuda/% base/hash.% base/json.% \
-  io/checkpoint.% $(HOT_ROOMS:%=joined/%.cpp.o))
+  $(patsubst %,llmc/interop/%.cpp,gguf llmc_model stored_model tensor_files) \
+  $(wildcard llmc/comm/host/*.cpp llmc/optim/*.cpp)
+HOT_ROOMS := hot-comm hot-data hot-interop hot-optim
+ROOMS := $(HOT_ROOMS) base comm data+interop io+model+eval plan run+checkpoint+train+commands
+HOT   := $(patsubst %,$(O)/%.o,$(HOT_FILES) $(patsubst %,llmc/%.cpp,$(HOT_ROOMS:%=joined/%) base/hash base/json \
+  io/checkpoint)) $(O)/llmc/cuda/%
 # $(call room,NAME): its files. $(call objects,FILES): the objects of some of FILES, hot ones first, because the linker
 # keeps the first copy of an inline function.
 room    = $(if $(JOIN),$(filter $(patsubst %,llmc/%/%,$(subst +, ,$(1:hot-%=%))),\

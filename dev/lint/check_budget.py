@@ -19,7 +19,7 @@ BUDGET = {
     "flags of `train_gpt train`": 98,
     "words of README.md and doc/": 32_300,
     "words of dev/LOG.md and dev/log/": 16_000,
-    "lines of Makefile and make/": 824,
+    "lines of Makefile and make/": 800,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}
 

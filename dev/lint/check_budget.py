@@ -12,13 +12,13 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 55_120,
-    "sources of llmc/": 463,
+    "lines of llmc/ (sources, with comments)": 54_240,
+    "sources of llmc/": 455,
     "sources of one folder of llmc/": 63,
     "files of scripts/": 33,
     "flags of `train_gpt train`": 98,
-    "words of README.md and doc/": 32_300,
-    "words of dev/LOG.md and dev/log/": 16_000,
+    "words of README.md and doc/": 32_310,
+    "words of dev/LOG.md and dev/log/": 14_200,
     "lines of Makefile and make/": 800,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

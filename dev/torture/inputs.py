@@ -109,10 +109,12 @@ def flags(bench):
     bench.random.shuffle(cases)
     for name, value in cases:
         out = bench.fresh()
-        changes = {"steps": 2, "warmup_steps": 0, name.replace("-", "_"): value}
+        changes = {"steps": 2, "warmup_steps": 0}
         if name in of_files:
             file = out.with_name(out.name + ".conf")
             file.write_text(f"{name} = {value}\n")
-            changes = {"steps": 2, "warmup_steps": 0, "config": file}
-        yield judged(bench.run(bench.flags(out, **changes), timeout_s=30), f"--{name} {value[:50]!r}")
+            command = [*bench.flags(out, **changes), f"--config={file}"]
+        else:
+            command = bench.flags(out, **changes | {name.replace("-", "_"): value})
+        yield judged(bench.run(command, timeout_s=30), f"--{name} {value[:50]!r}")
         bench.remove(out)

@@ -44,7 +44,7 @@ int codes_rows(const Cuda& cuda, int64_t C) {
 // Runs an op that computes out (N, C). Its codes, if they are wanted, are part of the op, or follow in a separate pass
 // where rows are too long for the op's kernel.
 template <class T, class Run>
-void run_norm(Cuda& cuda, const char* name, const OpCost& cost, const GemmInput<T>& out, int64_t N, int64_t C,
+void run_norm(const char* name, Cuda& cuda, const OpCost& cost, const GemmInput<T>& out, int64_t N, int64_t C,
               Run run) {
     const DelayedCodes& to = out.codes;
     const bool has_codes = to.codes && codes_rows<T>(cuda, C) > 0;

@@ -121,14 +121,14 @@ void launch_rmsnorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, fl
 template <class T>
 void rmsnorm_forward(Cuda& cuda, const GemmInput<T>& out, float* rstd, const T* inp,
                      std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
-    run_norm<T>(cuda, __func__, rmsnorm_forward_cost<T>(N * C), out, N, C,
+    run_norm<T>(__func__, cuda, rmsnorm_forward_cost<T>(N * C), out, N, C,
                 [&] { launch_rmsnorm_forward<T, false>(cuda, nullptr, out, rstd, inp, nullptr, weight, N, C, eps); });
 }
 
 template <class T>
 void residual_rmsnorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, float* rstd, const T* inp1,
                               const T* inp2, std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
-    run_norm<T>(cuda, __func__, residual_rmsnorm_forward_cost<T>(N * C), out, N, C,
+    run_norm<T>(__func__, cuda, residual_rmsnorm_forward_cost<T>(N * C), out, N, C,
                 [&] { launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps); });
 }
 

@@ -79,12 +79,21 @@ SFT_OF_NANOCHAT = {
 }  # fmt: skip
 # The same here: 0.5 of 22 steps is 0.55 of 20; rates are as given, not scaled to the batch.
 SFT_OF_OURS = {
-    "recipe": "nanochat", "seq_len": SFT_T, "batch_size": SFT_B, "total_batch_size": SFT_B * SFT_T, "steps": SFT_STEPS,
-    "embedding_learning_rate": 0.03, "unembedding_learning_rate": 0.0008, "muon_learning_rate": 0.002,
-    "reference_batch_size": SFT_B * SFT_T, "warmup_steps": 0, "decay_fraction": 0.55, "final_lr_fraction": 0,
-    "muon_weight_decay": 0, "muon_momentum_start": 0.85, "muon_momentum": 0.95, "muon_momentum_end": 0.95,
-    "muon_momentum_warmup_steps": 300,
+    "seq_len": SFT_T, "batch_size": SFT_B, "total_batch_size": SFT_B * SFT_T, "steps": SFT_STEPS,
+    "warmup_steps": 0, "decay_fraction": 0.55, "final_lr_fraction": 0,
 }  # fmt: skip
+SFT_RECIPE = f"""
+recipe = nanochat
+embedding-learning-rate = 0.03
+unembedding-learning-rate = 0.0008
+muon-learning-rate = 0.002
+reference-batch-size = {SFT_B * SFT_T}
+muon-weight-decay = 0
+muon-momentum-start = 0.85
+muon-momentum = 0.95
+muon-momentum-end = 0.95
+muon-momentum-warmup-steps = 300
+"""
 # Five times what a last bit of all weights moves nanochat's own losses by (6.4e-7). Ours are 2.9e-7 from them; a momentum
 # that begins at 0.9 instead of 0.85 moves the third one by 1e-5.
 SFT_TOLERANCE = 3e-6
@@ -192,8 +201,9 @@ class Models(Case):
         tokens = np.random.default_rng(9).integers(0, 400, 4 * 256 + 1)
         for kind in ("train", "val"):
             anvil.write_shard(self.scratch / f"{kind}.bin", tokens)
+        (self.scratch / "recipe.conf").write_text(SFT_RECIPE)
         run = anvil.start(
-            self.scratch / "run", TRAIN, init_from=folder, train_data=self.scratch / "train.bin", val_data=self.scratch / "val.bin",
+            self.scratch / "run", TRAIN, init_from=folder, recipe=self.scratch / "recipe.conf", train_data=self.scratch / "train.bin", val_data=self.scratch / "val.bin",
             val_tokens=0, steps=0, seq_len=512, batch_size=1, sample_tokens=0, threads=1, dtype="fp32", device="cpu",
         ).wait()  # fmt: skip
         config = reference.Config(
@@ -382,8 +392,9 @@ class FineTuning(Case):
         for i, row in enumerate(rows_of_nanochat(recorded["ids"])):
             row = np.array(row)
             anvil.write_shard(self.scratch / f"rows_{i:06d}.bin", np.where(row < 0, ~row, row), row >= 0)
+        (self.scratch / "recipe.conf").write_text(SFT_RECIPE)
         run = anvil.start(
-            self.scratch / "run", TRAIN, init_from=folder, train_data=self.scratch / "rows_*.bin", val_data="", shuffle=False,
+            self.scratch / "run", TRAIN, init_from=folder, recipe=self.scratch / "recipe.conf", train_data=self.scratch / "rows_*.bin", val_data="", shuffle=False,
             sample_tokens=0, threads=1, dtype="fp32", device="cpu", **SFT_OF_OURS,
         ).wait()  # fmt: skip
         got = [record["loss"] for record in run.log("step")]

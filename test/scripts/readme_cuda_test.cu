@@ -125,7 +125,7 @@ TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their 
     CHECK(steps_in(clone.path("run/windows")).size() == 2);
 }
 
-TEST_CASE("README: a text of your own on a GPU", "[readme][once][plain]" ON_DEVICE) {
+TEST_CASE("README: a text of your own on a GPU", "[readme][once][plain][slow]" ON_DEVICE) {
     const BuiltClone clone;
     std::string book;
     for (int i = 0; i < 400; i++) book += "Chapter " + std::to_string(i) + "\n\nIt was a dark and stormy night.\n\n";

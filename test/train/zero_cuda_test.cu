@@ -194,7 +194,7 @@ TEST_CASE("communication that overlaps with work has the bits of communication t
 
 // Six layers in a bucket each: of four layers' gradients the first has its memory from the last.
 TEST_CASE("with sharded gradients virtual ranks on a GPU train to the bits of one rank, whatever is under way",
-          "[zero][once]" ON_DEVICE) {
+          "[zero][once][slow]" ON_DEVICE) {
     const TinyRuns runs;
     const bool muon = GENERATE(false, true);
     if (kWatched && muon) return;

@@ -68,7 +68,8 @@ ISAS = {
     "avx2": {"ANVIL_CPU_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
              "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
 }  # fmt: skip
-RATE, BETAS, EPS, DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1
+RATE, BETAS, DECAY = 3e-4, (0.9, 0.95), 0.1
+EPS = 1e-8  # of --recipe gpt2, which is no flag
 LEAST_STEPS = 5  # of a turn; the first ones do not count
 MOST_CHANGE = 1.15  # of the peak, from one round to another
 
@@ -326,7 +327,8 @@ class Machine:
     """Watches the machine while a process runs."""
 
     def __init__(self, process):
-        self.process, self.begin = process, self.now()
+        self.process = process
+        self.begin = self.now()  # which reads self.process
 
     def now(self):
         return time.monotonic(), busy_s() - used_s(self.process), stolen_s()
@@ -363,7 +365,7 @@ def anvil_command(args, config, dtype, folder, **flags):
     flags = {
         "device": "cpu", "dtype": dtype, "threads": args.threads, "launcher": "none", "num-layers": L, "num-heads": NH,
         "channels": C, "seq-len": T, "batch-size": B, "vocab-size": V, "learning-rate": RATE, "lr-schedule": "constant",
-        "warmup-steps": 0, "beta1": BETAS[0], "beta2": BETAS[1], "adam-eps": EPS, "weight-decay": DECAY, "grad-clip": 1,
+        "warmup-steps": 0, "beta1": BETAS[0], "beta2": BETAS[1], "weight-decay": DECAY, "grad-clip": 1,
         "checkpoint-every": 0, "sample-tokens": 0, "val-data": "", "out-dir": f"{folder}/run", **flags,
     }  # fmt: skip
     return shlex.split(args.program) + [f"--{name}={value}" for name, value in flags.items()]

@@ -13,6 +13,8 @@ measurements. Each row of the README's tables has a test, script or result file 
 Pages written for GitHub may link to ../../actions and the like, which are no files. dev/LOG.md and dev/log/ are history, which names
 files that are gone: of them only links and rows are checked.
 
+Python scripts that make commands of flags name no line of a --model or --recipe file among them ("adam-eps": ...).
+
 Flags of ./train_gpt are those of doc/flags.md, which `make test` compares with the program; see train_gpt_flags.
 """
 
@@ -603,7 +605,19 @@ def test(root):
         assert len(changed) == 2 and all("SIGKILL at 50" in one for one in changed), changed
         assert list(findings_in_proofs(tree, readme, {COMPARISON: PROOFS[COMPARISON] | {"Size": "scripts/no_such.py"}}))
         assert list(findings_in_size(root, ["train_gpt.cu"]))
+        assert list(findings_in_script(root, "x.py", 'flags = {"steps": 2, "adam-eps": 1e-8}'))
+        assert list(findings_in_script(root, "x.py", '["--adam-eps=1e-8"]'))
+        assert not list(findings_in_script(root, "x.py", '{"muon-learning-rate": 1, "norm": 2}'))
         assert list(findings_in_neighbors(readme.replace("llmq |", "fastq |"), (root / NEIGHBORS).read_text(encoding="utf-8")))
+
+
+def findings_in_script(root, name, text):
+    """Lines of files that a script takes for flags. Those of one word are no sign of a flag."""
+    lines = set(re.findall(r"^\| `([a-z0-9]+-[a-z0-9-]+)=", (root / "doc/flags.md").read_text(encoding="utf-8"), re.M))
+    for number, line in enumerate(text.splitlines(), 1):
+        for word in re.findall(r'"(?:--)?([a-z0-9-]+)["=]', line):
+            if word in lines:
+                yield f"{name}:{number}: {word} is no flag, but a line of a file (doc/flags.md)"
 
 
 def main():
@@ -619,6 +633,8 @@ def main():
     found += findings_in_proofs(tree, (root / "README.md").read_text(encoding="utf-8"), PROOFS)
     found += findings_in_neighbors(*((root / page).read_text(encoding="utf-8") for page in ("README.md", NEIGHBORS)))
     found += findings_in_size(root, tree.files)
+    for name in sorted(name for name in tree.files if re.fullmatch(r"(scripts|dev/bench|dev/results|dev/torture)/.*\.py", name)):
+        found += findings_in_script(root, name, (root / name).read_text(encoding="utf-8"))
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -42,7 +42,8 @@ int codes_rows(const Cuda& cuda, int64_t C) {
 }
 
 // Runs an op that computes out (N, C). Its codes, if they are wanted, are part of the op, or follow in a separate pass
-// where rows are too long for the op's kernel.
+// where rows are too long for the op's kernel. The name comes first, because functions of (Cuda&, ...) are ops, each of
+// which `make cuda-check` compiles.
 template <class T, class Run>
 void run_norm(const char* name, Cuda& cuda, const OpCost& cost, const GemmInput<T>& out, int64_t N, int64_t C,
               Run run) {

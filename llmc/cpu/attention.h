@@ -112,7 +112,8 @@ Strided<P> rows_as_operand(Strided<E> from, int64_t rows, int64_t K, float* scra
 // c (M, N) += a (M, K) times packed micro-panels of B. range(i, n) is the part of K outside of which rows [i, i + n) of
 // `a` are zero; only that part is multiplied. For bf16 it must begin at an even k.
 template <class E, class P, class Range>
-void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, Strided<P> a, const float* panels, Range&& range) {
+void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, const Strided<P>& a, const float* panels,
+                        Range&& range) {
     const int64_t panel = packed_size<P, E>(K, 1), MR = micro_kernel_rows<P>();
     for (int64_t i = 0; i < M; i += MR) {
         const int64_t n = std::min(MR, M - i);
@@ -129,7 +130,8 @@ void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, Strided<P> a,
 // scores (rows, kKeys) = a (rows, HS) times packed_t: the keys or values from s0 on, transposed and packed. Each group
 // of rows gets the columns that it sees, rounded up to whole micro-panels, since whole tiles need no copies.
 template <class P>
-void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, Strided<P> a, const float* packed_t) {
+void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, const Strided<P>& a,
+                const float* packed_t) {
     const int64_t MR = micro_kernel_rows<P>();
     for (int64_t i = 0; i < mask.rows; i += MR) {
         const int64_t n = std::min(MR, mask.rows - i), panels = num_panels(mask.end(i + n - 1, s0));

@@ -81,8 +81,8 @@ struct Gemm {
     }
 
     // One block of K:   tile of C, or its sums  =  block.start + a_k (rows, terms) times a micro-panel of B
-    void multiply(const Tile& tile, const KBlock& block, Strided<P> a_k, const float* b_panel, Sums sums,
-                  Ahead ahead = {}) const {
+    void multiply(const Tile& tile, const KBlock& block, const Strided<P>& a_k, const float* b_panel, Sums sums,
+                  const Ahead& ahead = {}) const {
         Out* to = c + tile.i * c_row + tile.j;
         if constexpr (std::is_same_v<P, bf16>)
             if (tiles)
@@ -236,7 +236,8 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                                      .threads = cpu.num_threads,
                                      .a_transposed = a.col != 1,
                                      .rounds_c = Call::kRounds,
-                                     .streams_b = std::is_same_v<T, Out> && b.row == 1 && write == Write::set},
+                                     .streams_b = std::is_same_v<T, Out> && b.row == 1 && write == Write::set,
+                                     .l2_bytes = l2_cache_bytes()},
                                     gemm_kernel<P, T>());
     Call call{plan, tiles, c, c_row, a, b, bias, write};
     if constexpr (std::is_same_v<T, Out>)

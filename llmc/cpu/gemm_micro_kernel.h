@@ -90,12 +90,13 @@ inline constexpr int64_t kStepsPerPrefetch = 4;
 // The micro-kernel:   c (rows, cols)  =  a (rows, K) panel (K, kNR) [+ before] [+ bias],   rows <= kMR, cols <= kNR.
 // `rows` is a template parameter to keep the sums in registers.
 template <int rows, class Out, class T>
-void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K, Addend before,
-                  const Out* bias, Ahead ahead) {
+void micro_kernel(Out* c, int64_t c_row, int64_t cols, const Strided<T>& a, const float* panel, int64_t K,
+                  Addend before, const Out* bias, const Ahead& ahead) {
     // A row of C and of its addend at a time: prefetches of all of them at once would take the 10 to 16 fill buffers of
     // L1, and loads of A and B would wait.
     constexpr int64_t kLine = 64 / int64_t(sizeof(Out));
     const Out *c_next = c, *const c_end = c + rows * c_row;
+    const char* ahead_next = ahead.begin;
     const float* before_next = static_cast<const void*>(before.data) != c ? before.data : nullptr;
     const auto prefetch = [&] {
         if (c_next != c_end) {
@@ -106,8 +107,8 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
                 before_next += before.row;
             }
         }
-        if (ahead.begin < ahead.end)
-            for (int64_t line = 0; line < ahead.lines; line++, ahead.begin += 64) __builtin_prefetch(ahead.begin, 0, 2);
+        if (ahead_next < ahead.end)
+            for (int64_t line = 0; line < ahead.lines; line++, ahead_next += 64) __builtin_prefetch(ahead_next, 0, 2);
     };
     FloatRegister sum[rows][kNRRegisters] = {};
     // One pointer per three rows, at offsets that addresses can encode: one per row would need too many registers.
@@ -170,8 +171,9 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
 }
 
 template <int rows, class Out, class T>
-ANVIL_INLINE void micro_kernel_of_rows(int64_t M, Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel,
-                                       int64_t K, Addend before, const Out* bias, Ahead ahead) {
+ANVIL_INLINE void micro_kernel_of_rows(int64_t M, Out* c, int64_t c_row, int64_t cols, const Strided<T>& a,
+                                       const float* panel, int64_t K, Addend before, const Out* bias,
+                                       const Ahead& ahead) {
     if constexpr (rows > 0) {
         if (M == rows)
             micro_kernel<rows>(c, c_row, cols, a, panel, K, before, bias, ahead);
@@ -182,8 +184,8 @@ ANVIL_INLINE void micro_kernel_of_rows(int64_t M, Out* c, int64_t c_row, int64_t
 
 // c (M, N)  =  a (M, K) times packed micro-panels of B [+ before] [+ bias], rounded once; K <= kBlockK<T>
 template <class Out, class T>
-void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a,
-                                  const float* panels, Addend before, const Out* bias, Ahead ahead = {}) {
+void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<T>& a,
+                                  const float* panels, Addend before, const Out* bias, const Ahead& ahead = {}) {
     const int64_t panel = packed_size<T>(K, 1);
     for (int64_t j = 0; j < N; j += kNR, panels += panel)
         for (int64_t i = 0; i < M; i += kMR)
@@ -195,8 +197,8 @@ void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, i
 // c (M, N) (=, +=) a (M, K) times packed micro-panels of B, on the calling thread; K <= kBlockK<T>, or kTileBlockK
 // with tiles
 template <class T>
-void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, const float* panels,
-                     Write write, TileKernel tiles = tile_kernel_of<T>()) {
+void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<T>& a,
+                     const float* panels, Write write, TileKernel tiles = tile_kernel_of<T>()) {
     if constexpr (std::is_same_v<T, bf16>)
         if (tiles) return tiles(c, c_row, M, N, K, a, panels, write);
     const Addend before = write == Write::add ? Addend{c, c_row} : Addend{};

@@ -19,7 +19,9 @@ because the second of a pair is added first.
 #include "llmc/cpu/gemm_plan.h"  // kMR, kNR, kPair
 #include "llmc/cpu/simd.h"
 
-// A matrix in memory: element (i, j) is data[i * row + j * col]. BLIS calls the strides rs and cs.
+// A matrix in memory: element (i, j) is data[i * row + j * col]. BLIS calls the strides rs and cs. Pass it by reference:
+// by value it is written to the stack in parts and copied whole, and processors forward no parts of a load, so that the
+// copy waits until all stores before it, of a tile of C for example, have reached the cache.
 template <class T>
 struct Strided {
     const T* data;
@@ -172,7 +174,7 @@ ANVIL_INLINE void pack_eight_columns(float* to, const T* from, int64_t from_col)
 
 // One micro-panel:   to (steps of k, width)  <-  from (K, cols), zeros beyond K and cols; one of from's strides is 1
 template <int width, class P, class T>
-void pack_micro_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
+void pack_micro_panel(float* to, const Strided<T>& from, int64_t K, int64_t cols) {
     constexpr int64_t pair = kPair<T>;
     const bool transposed = from.col != 1;
     int64_t whole_k = 0, whole_cols = 0;  // what the fast loops pack; the last loop packs the rest
@@ -238,7 +240,7 @@ ANVIL_INLINE FloatRegister load_lanes(const bf16* p, int n) {
 // One step of k for n rows of a micro-panel, from K terms of which each has its rows side by side. A constant K beyond
 // those that are needed saves comparisons.
 template <class P, class T, class Terms>
-ANVIL_INLINE FloatRegister load_step(Strided<T> from, int64_t step, int n, Terms K) {
+ANVIL_INLINE FloatRegister load_step(const Strided<T>& from, int64_t step, int n, Terms K) {
     const auto term = [=](int64_t k) { return k < K ? load_lanes(from.data + k * from.col, n) : FloatRegister{}; };
     if constexpr (kWidens<P, T>)
         return term(step ^ 1);
@@ -258,7 +260,7 @@ constexpr int packed_lane(int lane) {
 
 // pack_a() for an A whose columns are contiguous, where MR is three quarters of a register
 template <class P, class T>
-void pack_transposed_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
+void pack_transposed_a(float* to, const Strided<T>& a, int64_t rows, int64_t K) {
     const int64_t steps = packed_steps<P, T>(K);
     const auto four_steps = [=](FloatRegister(&packed)[3], int64_t i, int64_t step, auto terms) ANVIL_LAMBDA {
         FloatRegister r[4];
@@ -300,7 +302,7 @@ inline void widen_rows(float* to, int64_t to_row, Strided<bf16> from, int64_t ro
 
 // to (panels, steps of k, kMR)  <-  a (rows, K), zeros beyond K and rows
 template <class P, class T>
-void pack_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
+void pack_a(float* to, const Strided<T>& a, int64_t rows, int64_t K) {
     if constexpr (4 * kMR == 3 * kRegisterLanes)
         if (a.row == 1) return pack_transposed_a<P>(to, a, rows, K);
     for (int64_t i = 0; i < rows; i += kMR, to += packed_steps<P, T>(K) * kMR)
@@ -309,7 +311,7 @@ void pack_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
 
 // to (panels, steps of k, kNR)  <-  b (K, N), zeros beyond K and N
 template <class P, class T>
-void pack_b(float* to, Strided<T> b, int64_t K, int64_t N) {
+void pack_b(float* to, const Strided<T>& b, int64_t K, int64_t N) {
     const int64_t panel = packed_size<P, T>(K, 1);
     for (int64_t j = 0; j < N; j += kNR, to += panel)
         pack_micro_panel<kNR, P>(to, b.at(0, j), K, std::min<int64_t>(kNR, N - j));

@@ -109,6 +109,27 @@ TEST_CASE("a bf16 GEMM is one chain on every processor, as pairs and widened", "
     check_chains(chain, 210, 790, 40, transposed_a, transposed_b);  // whose rows are rounded in parts
 }
 
+TEST_CASE("a transposed A of floats gives the same bits packed and in place", "[gemm]") {
+    const int64_t l2_bytes = l2_cache_bytes();
+    for (const int64_t M : {1, 11, 13, 100})
+        for (const int64_t K : {1, 255, 600}) {
+            const int64_t N = 70;
+            const Floats a = randn(size_t(M * K), 1), b = randn(size_t(K * N), 2), start = randn(size_t(M * N), 3);
+            const auto sums = [&](int64_t bytes) {
+                l2_cache_bytes() = bytes;
+                return on_any_threads([&](Cpu& cpu) {
+                    Guarded c(start);
+                    gemm(cpu, c.data(), N, M, N, K, Strided{a.data(), 1, M}, Strided{b.data(), N, 1}, nullptr,
+                         Write::add);
+                    return std::vector<Floats>{c.get()};
+                })[0];
+            };
+            INFO("M=" << M << " K=" << K);
+            CHECK(same_bits(sums(0), sums(M * K * 4)));
+        }
+    l2_cache_bytes() = l2_bytes;
+}
+
 TEST_CASE("a widened bf16 GEMM keeps subnormal numbers, which only vdpbf16ps takes for zero", "[gemm]") {
     const bool pairs = GENERATE(true, false);
     const UsedRegisters used(pairs);

@@ -76,13 +76,13 @@ $(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(KERNELS) $(call objects,$(filter-out 
 # g++ 12 for aarch64 crashes when it optimizes the CUDA emulator's own code.
 AARCH64_CXX  ?= aarch64-linux-gnu-g++
 AARCH64_RUN  ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
-AARCH64_LACKS = $(firstword $(foreach tool,$(AARCH64_CXX) $(firstword $(AARCH64_RUN)),\
-  $(if $(shell command -v $(tool)),,$(tool)))   $(if $(wildcard $(CATCH2_DIR)/catch2/catch.hpp),,catch2/catch.hpp))
+AARCH64_LACKS = $(if $(and $(call succeeds,command -v $(AARCH64_CXX) && command -v $(firstword $(AARCH64_RUN))),\
+  $(wildcard $(CATCH2_DIR)/catch2/catch.hpp)),,apt-get install g++-aarch64-linux-gnu qemu-user catch2 (version 2))
 AARCH64_BUILD = DEPS_DIR=build/aarch64/deps VARIANT=aarch64 CXX=$(AARCH64_CXX) CPU_ARCH=armv8-a USE_MPI=0 OPT=-O1 \
   EMULATOR_OPT=-O1 CXXFLAGS_EXTRA=-DANVIL_QEMU
 # Leaves out tests that run programs, slow under qemu, except for the golden run, whose losses must be those of x86.
 aarch64: ## tests of ops, kernels and models, and the golden run, on aarch64: cross-compiled, under qemu
-	$(call try,aarch64,$(AARCH64_LACKS:%=% (apt-get install g++-aarch64-linux-gnu qemu-user catch2)),\
+	$(call try,aarch64,$(AARCH64_LACKS),\
 	  +mkdir -p build/aarch64/deps/include; ln -sfn $(abspath $(JSON_DIR)/nlohmann \
 	    $(XXHASH_DIR)/xxhash.h $(CATCH2_DIR)/catch2) build/aarch64/deps/include/; \
 	  export ANVIL_RUN_WITH='$(AARCH64_RUN)' SCHEDULES=in_order; status=0; \

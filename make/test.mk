@@ -45,7 +45,7 @@ run-gpu: $(O)/gpu-$(TEST_NAME) $(NEEDED_PROGRAMS)
 $(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
 $(E)/$(TEST_NAME): $(if $(NEED_ENGINE),$(EMULATED),$(NO_COLLECTIVES)) $(NEEDED_KERNELS) $(EMULATED_TESTS) \
   $(TEST_ENGINE) $(O)/test/main.cpp.o
-$(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
+$(O)/gpu-$(TEST_NAME): $(CUDA_FILES:%=$(O)/%.o) $(TEST_ENGINE) $(O)/test/main.cpp.o
 $(O)/$(TEST_NAME) $(E)/$(TEST_NAME) $(O)/gpu-$(TEST_NAME):
 	$(call link,$(CATCH2_LIBS))
 

@@ -160,6 +160,13 @@ def check_commands(new):
     missing += [word for word in words if word.startswith("-Ibuild") and not (clone / word[2:]).is_dir()] + list(words & {"-include"})
     missing += [name for name in ("registers.inc", "modeling_anvil.inc") if not (clone / "build/cpu/generated" / name).is_file()]
     yield "compile_commands.json of a fresh clone", f"missing: {missing} {said}", "missing: []"
+    for name in ("aarch64-linux-gnu-g++", "qemu-aarch64"):
+        machine.program(name, f'exec {GXX} "$@"')
+    write(clone / ".deps/include/catch2/catch.hpp", "")
+    yield "aarch64, with all that it needs", machine.make("-C", str(clone), "-n", "aarch64", "V=1"), "-o build/aarch64/tests", "-o build/aarch64/emulated/tests", "!skipped"
+    machine.cuda("13.0")
+    linked = machine.make("-C", str(clone), "-n", "run-gpu", "VARIANT=cuda", "OP=gelu", "V=1").split(" -o build/cuda/gpu-tests-gelu")[0]
+    yield "the tests of a GPU", linked.rsplit("\n", 1)[-1], "test/cuda/gelu_cuda_test.cu.o", "test/main.cpp.o"
 
 
 def check_symbols(new):

@@ -2,8 +2,9 @@
 
 # $(call dir_with,FILE PATTERN,FOLDERS): the first of FOLDERS that contains FILE
 dir_with = $(firstword $(foreach d,$(2),$(if $(wildcard $(d)/$(1)),$(d))))
-# $(call succeeds,COMMAND): 1 if it does
+# $(call succeeds,COMMAND): 1 if it does. $(call builds,COMPILER,PROGRAM): 1 if COMPILER compiles and links it
 succeeds = $(shell { $(1); } >/dev/null 2>&1 && echo 1)
+builds   = $(call succeeds,printf '$(2)' | $(1) -x c++ - -o /dev/null)
 
 # Compilers translate what they say, and g++ wraps it to the width of the terminal.
 ASK          := LC_ALL=C COLUMNS=80
@@ -18,8 +19,7 @@ CATCH2_DIR   := $(call dir_with,catch2/catch*.hpp,$(INCLUDE_DIRS))
 # Version 2 is one header; version 3 (catch_all.hpp) comes with a library.
 CATCH2_LIBS  := $(if $(wildcard $(CATCH2_DIR)/catch2/catch_all.hpp),-lCatch2)
 MISSING      := $(strip $(if $(JSON_DIR),,nlohmann-json) $(if $(XXHASH_DIR),,xxHash))
-HAVE_OMP     := $(if $(filter 0,$(USE_OMP)),,$(call succeeds,echo 'int main() {}' | \
-  $(CXX) -fopenmp -x c++ - -o /dev/null))
+HAVE_OMP     := $(if $(filter 0,$(USE_OMP)),,$(call builds,$(CXX) -fopenmp,int main() {}))
 
 # A folder counts as CUDA only with both the compiler and its headers: /usr/local/bin/nvcc may be a wrapper script.
 NVCC_PATH := $(shell command -v nvcc 2>/dev/null)
@@ -28,9 +28,7 @@ CUDA_DIR  := $(call dir_with,include/cuda_runtime.h,$(patsubst %/bin/nvcc,%,$(wi
   $(lastword $(sort $(wildcard /usr/local/cuda-*))) /opt/cuda))))
 CUDA_VERSION := $(if $(CUDA_DIR),$(or $(shell sed -nE 's/^.define CUDART_VERSION +([0-9]+)0([0-9])0.*/\1.\2/p' \
   $(CUDA_DIR)/include/cuda_runtime_api.h 2>/dev/null),0))
-# NVIDIA's packages for CUDA 12 have names ending in -cu12; those for 13 end in -cu13, but for cuBLAS's.
 CUDA_MAJOR   := $(or $(filter-out 0,$(basename $(CUDA_VERSION))),13)
-CUBLAS_NAME  := nvidia-cublas$(if $(filter 12,$(CUDA_MAJOR)),-cu12)
 # $(call older,VERSION,LEAST): VERSION if it is older than LEAST
 older = $(filter-out $(2),$(firstword $(shell printf '%s\n' $(1) $(2) | sort -V)))
 
@@ -38,18 +36,14 @@ older = $(filter-out $(2),$(firstword $(shell printf '%s\n' $(1) $(2) | sort -V)
 # each generation. Its failures are texts on stdout, and of a GPU without a number it says [N/A].
 NVCC_CHIPS := $(if $(CUDA_DIR),$(filter-out 3% 5% 6% 7%,$(patsubst compute_%,%,\
   $(shell $(CUDA_DIR)/bin/nvcc --list-gpu-arch 2>/dev/null))))
-ifeq ($(origin GPU_ARCHS),undefined)
-  GPU_CHIPS := $(if $(NVCC_CHIPS),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
-    sed -nE 's/^ *([0-9]+)\.([0-9]) *$$/\1\2/p' | sort -nu))
-  GPU_ARCHS := $(filter $(NVCC_CHIPS),$(or $(GPU_CHIPS),80 90 100))
-endif
+GPU_CHIPS  := $(if $(NVCC_CHIPS),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+  sed -nE 's/^ *([0-9]+)\.([0-9]) *$$/\1\2/p' | sort -nu))
+GPU_ARCHS  ?= $(filter $(NVCC_CHIPS),$(or $(GPU_CHIPS),80 90 100))
 # nvcc needs a host compiler that is not newer than it. $(call nvcc_takes,COMPILER): COMPILER, if NVIDIA's check passes
 nvcc_takes = $(if $(call succeeds,printf '\043include <crt/host_config.h>\n' | \
   $(1) -D__CUDACC__ -I$(CUDA_DIR)/include -E -x c++ -),$(1))
-NVCC_CXX  := $(if $(CUDA_DIR),$(or $(call nvcc_takes,$(CXX)),$(call nvcc_takes,g++-14),$(call nvcc_takes,g++-13),\
-  $(call nvcc_takes,g++-12)))
-HOST_MOST := $(shell sed -nE 's/.*gcc versions later than ([0-9]+) .*/\1/p' 2>/dev/null \
-  $(CUDA_DIR)/include/crt/host_config.h)
+NVCC_CXX  := $(if $(CUDA_DIR),$(firstword $(foreach c,$(CXX) g++-14 g++-13 g++-12,$(call nvcc_takes,$(c)))))
+HOST_MOST  = $(shell sed -nE 's/.*gcc versions later than ([0-9]+) .*/\1/p' $(CUDA_DIR)/include/crt/host_config.h)
 
 # NVIDIA's libraries come with the toolkit, with the system, or as wheels.
 NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
@@ -85,7 +79,7 @@ $(if $(NVCC_CHIPS),,an nvcc that runs ($(CUDA_DIR)/bin/nvcc --list-gpu-arch fail
 $(if $(NVCC_CHIPS),$(if $(GPU_ARCHS),,a GPU that it supports (nvidia-smi lists sm $(GPU_CHIPS)$(,) \
   CUDA $(CUDA_VERSION) and Anvil know $(NVCC_CHIPS); GPU_ARCHS=... compiles for others)))
 $(if $(NVCC_CXX),,a host compiler that nvcc $(CUDA_VERSION) takes ($(CXX) is too new for it: install g++-$(HOST_MOST)))
-$(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install $(CUBLAS_NAME)`))
+$(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install nvidia-cublas$(if $(filter 12,$(CUDA_MAJOR)),-cu12)`))
 endef
 CUDA_MISSING := $(strip $(if $(CUDA_DIR),$(LACKS_OF_CUDA),\
   nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)))
@@ -97,26 +91,24 @@ PASSED_OVER   = $(if $(and $(filter-out 0,$(USE_CUDA)),$(CUDA_DIR)),$(strip \
 DEFAULT_VARIANT := $(if $(filter-out 0,$(USE_CUDA)),$(if $(HAVE_CUDA),cuda,cpu),cpu)
 VARIANT      ?= $(DEFAULT_VARIANT)
 HOST_VARIANT  = $(or $(filter-out cuda,$(VARIANT)),cpu)
-# MPI: in MPI_HOME, else in the folders that mpicxx uses, which match the mpirun of the same installation.
-MPICXX_WORDS := $(if $(MPI_HOME),,$(shell mpicxx -show 2>/dev/null))
-MPI_DIR  := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(patsubst -I%,%,$(filter -I%,$(MPICXX_WORDS))) \
-  $(if $(MPI_HOME),,$(wildcard /usr/lib/*/openmpi/include) $(INCLUDE_DIRS)))
-MPI_LIB  := $(call library_in,mpi,$(MPI_HOME:%=%/lib) $(MPI_HOME:%=%/lib64) \
-  $(patsubst -L%,%,$(filter -L%,$(MPICXX_WORDS))) $(if $(MPI_HOME),,$(wildcard /usr/lib/*/openmpi/lib) $(SYSTEM_LIBS)))
-HAVE_MPI := $(if $(and $(MPI_DIR),$(MPI_LIB)),$(MPI_DIR))
+# MPI: in MPI_HOME, else where mpicxx looks, which matches the mpirun of the same installation.
+MPI_WORDS := $(if $(MPI_HOME),-I$(MPI_HOME)/include -L$(MPI_HOME)/lib -L$(MPI_HOME)/lib64,\
+  $(shell mpicxx -show 2>/dev/null) $(INCLUDE_DIRS:%=-I%) $(SYSTEM_LIBS:%=-L%))
+MPI_DIR   := $(call dir_with,mpi.h,$(patsubst -I%,%,$(filter -I%,$(MPI_WORDS))))
+MPI_LIB   := $(call library_in,mpi,$(patsubst -L%,%,$(filter -L%,$(MPI_WORDS))))
+HAVE_MPI  := $(if $(MPI_LIB),$(MPI_DIR))
 
-# $(call check,NAME,FOUND,WHAT TO INSTALL): USE_NAME must be auto, 0 or 1; 1 needs FOUND
+# $(call check,NAME,WHAT TO INSTALL): USE_NAME must be auto, 0 or 1; 1 needs HAVE_NAME
 check = $(if $(filter auto 0 1,$(USE_$(1))),,$(error USE_$(1)=$(USE_$(1)): expected auto, 0 or 1))$(strip \
-  )$(if $(filter 1,$(USE_$(1))),$(if $(2),,$(error USE_$(1)=1 but $(1) was not found: $(3))))
+  )$(if $(filter 1,$(USE_$(1))),$(if $(HAVE_$(1)),,$(error USE_$(1)=1 but $(1) was not found: $(2))))
 ifneq ($(filter-out help info clean format,$(or $(MAKECMDGOALS),all)),)
   $(if $(CXX_REFUSED),$(error $(subst error: ,,$(CXX_REFUSED))))
-  $(call check,OMP,$(HAVE_OMP),install libgomp1 or use g++)
-  $(call check,CUDA,$(HAVE_CUDA),missing $(CUDA_MISSING))
+  $(call check,OMP,install libgomp1 or use g++)
+  $(call check,CUDA,missing $(CUDA_MISSING))
   $(if $(and $(HAVE_CUDA),$(filter cuda,$(VARIANT)),$(filter-out $(NVCC_CHIPS),$(GPU_ARCHS))),\
     $(error GPU_ARCHS=$(GPU_ARCHS): expected some of $(NVCC_CHIPS)))
-  $(call check,CUDNN,$(HAVE_CUDNN),$(or $(CUDNN_TOO_OLD),install libcudnn9-dev-cuda-$(CUDA_MAJOR) or \
-    nvidia-cudnn-cu$(CUDA_MAJOR) or set CUDNN_HOME))
-  $(call check,NCCL,$(HAVE_NCCL),$(or $(NCCL_TOO_OLD),it needs CUDA \
-    and libnccl-dev or nvidia-nccl-cu$(CUDA_MAJOR) or NCCL_HOME))
-  $(call check,MPI,$(HAVE_MPI),install libopenmpi-dev or set MPI_HOME)
+  $(call check,CUDNN,$(or $(CUDNN_TOO_OLD),install libcudnn9-dev-cuda-$(CUDA_MAJOR) or nvidia-cudnn-cu$(CUDA_MAJOR) \
+    or set CUDNN_HOME))
+  $(call check,NCCL,$(or $(NCCL_TOO_OLD),it needs CUDA and libnccl-dev or nvidia-nccl-cu$(CUDA_MAJOR) or NCCL_HOME))
+  $(call check,MPI,install libopenmpi-dev or set MPI_HOME)
 endif

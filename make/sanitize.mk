@@ -2,8 +2,6 @@
 
 # $(call try,TARGET,WHAT IT NEEDS,COMMANDS): COMMANDS, unless something is missing
 try = $(if $(strip $(2)),@echo '$(1): skipped: it needs $(strip $(2))',@$(3))
-# $(call builds,FLAGS,PROGRAM): 1 if CXX with FLAGS compiles and links the program
-builds = $(call succeeds,printf '$(2)' | $(1) -x c++ - -o /dev/null)
 CLANG = $(firstword $(foreach c,$(patsubst %,clang++-%,22 21 20 19 18 17 16) clang++,$(shell command -v $(c))))
 KERNEL_TESTS = $(SUBMAKE) run-emulated KERNELS_ONLY=1 SCHEDULES=in_order
 

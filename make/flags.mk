@@ -2,33 +2,18 @@
 
 # The ISA levels of llmc/base/processor.h, in ascending order. Only CPU ops are compiled per level. The rest is compiled
 # for the baseline, tests and benchmarks for this machine's processor.
-KNOWS_LEVELS := $(call succeeds,$(CXX) -march=x86-64-v4 -mavx512bf16 -E -x c++ /dev/null)
-ifeq ($(CPU_ARCH)$(KNOWS_LEVELS),here)
-  override CPU_ARCH := native
-endif
-ifneq ($(filter all here,$(CPU_ARCH)),)
-  ALL_LEVELS := baseline avx2 avx512 avx512_bf16
-  LEVELS     := $(ALL_LEVELS)
-  ifeq ($(CPU_ARCH),here)
-    # $(call all_of,MACROS): whether the compiler defines all of MACROS for this processor
-    MACROS  := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null)
-    all_of   = $(if $(filter-out $(MACROS),$(1:%=__%__)),,1)
-    IS_V3   := $(call all_of,AVX2 BMI BMI2 F16C FMA LZCNT MOVBE)
-    IS_V4   := $(and $(IS_V3),$(call all_of,AVX512F AVX512BW AVX512CD AVX512DQ AVX512VL))
-    LEVELS  := $(if $(IS_V4),$(if $(call all_of,AVX512BF16),avx512_bf16,avx512),$(if $(IS_V3),avx2,baseline))
-  endif
-  ARCH_baseline    := -march=x86-64
-  ARCH_avx2        := -march=x86-64-v3
-  ARCH_avx512      := -march=x86-64-v4
-  ARCH_avx512_bf16 := -march=x86-64-v4 -mavx512bf16
-  ARCH      = $(ARCH_baseline)
-  HERE      = -march=native
-else
-  LEVELS   := only
-  ARCH_only = -march=$(CPU_ARCH)
-  ARCH      = $(ARCH_only)
-  HERE      = $(ARCH_only)
-endif
+LEVELS_all       := baseline avx2 avx512 avx512_bf16
+ARCH_baseline    := -march=x86-64
+ARCH_avx2        := -march=x86-64-v3
+ARCH_avx512      := -march=x86-64-v4
+ARCH_avx512_bf16 := -march=x86-64-v4 -mavx512bf16
+ARCH_only         = -march=$(CPU_ARCH:here=native)
+KNOWS_LEVELS := $(call succeeds,$(CXX) $(ARCH_avx512_bf16) -E -x c++ /dev/null)
+LEVELS_here   = $(if $(KNOWS_LEVELS),$(shell echo ANVIL_CPU_LEVEL | \
+  $(CXX) -march=native -include llmc/base/level.h -E -P -x c++ -))
+LEVELS       := $(or $(LEVELS_$(CPU_ARCH)),only)
+ARCH          = $(if $(filter only,$(LEVELS)),$(ARCH_only),$(ARCH_baseline))
+HERE          = $(if $(filter only,$(LEVELS)),$(ARCH_only),-march=native)
 
 # -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma; else bits would depend on compiler and -O.
 # -fopenmp-simd: without OpenMP, `omp simd` loops are still vectorized. ggc-min-heapsize: g++ collects garbage from 256
@@ -39,16 +24,18 @@ CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARC
   $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
 # $(call system_include,FOLDERS): -isystem for those that are not searched anyway, whose order must not change
 system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
-CPPFLAGS = -I. -I$(O)/generated $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) \
-  $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR))) -DANVIL_CUDA_MAJOR=$(CUDA_MAJOR)) \
-  $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
+# The headers of NCCL and cuDNN must precede those of the toolkit, which may be older.
+CPPFLAGS = -I. -I$(O)/generated $(if $(IS_CUDA),$(call system_include,$(IS_NCCL) $(IS_CUDNN) $(CUDA_DIR)/include \
+  $(CUBLASLT_INC)) -DANVIL_CUDA_MAJOR=$(CUDA_MAJOR)) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
 LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
 COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(if $(IS_CLANG),,--param=ggc-min-heapsize=262144)
 
 IS_CUDA  := $(filter cuda,$(VARIANT))
-IS_CUDNN := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN)))
-IS_NCCL  := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_NCCL)),$(HAVE_NCCL)))
+IS_CUDNN := $(and $(IS_CUDA),$(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN))
+IS_NCCL  := $(and $(IS_CUDA),$(filter-out 0,$(USE_NCCL)),$(HAVE_NCCL))
 IS_MPI   := $(if $(filter-out 0,$(USE_MPI)),$(HAVE_MPI))
+LIBRARIES := $(strip $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) \
+  $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) $(if $(IS_MPI),MPI=$(MPI_LIB)))
 # $(call linked,LIBRARY): a library by its path, where the program finds it at run time, too
 linked = $(1) $(if $(filter $(SYSTEM_LIBS:%=%/),$(dir $(1))),,-Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1))))
 ifneq ($(IS_CUDA),)
@@ -61,14 +48,10 @@ ifneq ($(IS_CUDA),)
     $(if $(NEWEST),-gencode arch=compute_$(NEWEST)$(,)code=compute_$(NEWEST)) $(if $(filter 90,$(CHIPS)),-DANVIL_HOPPER)
   NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(NVCC_CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
     --diag-suppress=1675 --expt-relaxed-constexpr -Xptxas=--warn-on-spills \
-    $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)
-  LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call linked,$(CUBLASLT_LIB)) \
-    $(if $(IS_CUDNN),$(call linked,$(CUDNN_LIB))) $(if $(IS_NCCL),$(call linked,$(NCCL_LIB)))
+    $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS)))
+  LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt
 endif
-MPI_FLAGS = $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(call system_include,$(MPI_DIR)))
-LDFLAGS  += $(if $(IS_MPI),$(call linked,$(MPI_LIB)))
-LIBRARIES = $(strip $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) \
-  $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) $(if $(IS_MPI),MPI=$(MPI_LIB)))
+LDFLAGS  += $(foreach library,$(LIBRARIES),$(call linked,$(lastword $(subst =, ,$(library)))))
 
 BUILD_ID := $(or $(shell cat BUILD_ID 2>/dev/null),$(shell git describe --always --dirty 2>/dev/null),unknown)
 VERSION  := $(shell cat VERSION)

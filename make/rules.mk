@@ -94,12 +94,11 @@ define rewrite
 @mkdir -p $(@D)
 @{ $(TEXT); } > $@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 endef
-$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(COLD_OPT) $(foreach level,$(or $(ALL_LEVELS),$(LEVELS)),$(ARCH_$(level))) \
-  $(CPU_SUM) $(if $(IS_CUDA),$(NVCC_CXX) $(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
+$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(COLD_OPT) $(foreach level,$(LEVELS_all),$(ARCH_$(level))) \
+  $(CPU_SUM) $(if $(IS_CUDA),$(NVCC_CXX) $(CHIPS) $(LDFLAGS))
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)
-# $(call depends,OBJECTS,STAMP,FLAGS): FLAGS for OBJECTS alone, which are compiled again when they change. NCCL's own
-# header must precede one of the toolkit.
+# $(call depends,OBJECTS,STAMP,FLAGS): FLAGS for OBJECTS alone, which are compiled again when they change
 define depends
 $(O)/$(2): STAMP = $(3)
 $(1): $(O)/$(2)
@@ -107,9 +106,8 @@ $(1): private CPPFLAGS += $(3)
 endef
 $(eval $(call depends,$(O)/llmc/cpu/chosen_kernels.cpp.o,levels,\
   -D"ANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))"))
-$(eval $(call depends,$(patsubst %,$(O)/%.cpp.o,llmc/comm/gpu/nccl_comm test/comm/nccl_calls),nccl_flags,\
-  $(if $(IS_NCCL),-I$(NCCL_DIR))))
-$(eval $(call depends,$(patsubst %,$(O)/llmc/comm/launch/mpi_%.cpp.o,absent network ranks),mpi_flags,$(MPI_FLAGS)))
+$(eval $(call depends,$(O)/llmc/comm/launch/mpi_network.cpp.o $(O)/llmc/comm/launch/mpi_ranks.cpp.o,mpi_flags,\
+  $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(call system_include,$(MPI_DIR)))))
 $(eval $(call depends,$(O)/llmc/base/build_id.cpp.o,build_id,-DANVIL_VERSION='"$(VERSION)"' \
   -DANVIL_BUILD_ID='"$(BUILD_ID)"' -DANVIL_LIBRARIES='"$(LIBRARIES)"'))
 ROOM_SOURCES := $(patsubst %,$(O)/llmc/joined/%.cpp,$(ROOMS))
@@ -123,7 +121,7 @@ $(O)/test/joined_host_%.cu: private FROM = $(HOST_FILES)
 $(E)/test/joined_cuda_%.cu: private FROM = $(CUDA_FILES)
 JOINED_TESTS := $(patsubst %.o,%,$(filter $(O)/test/joined_% $(E)/test/joined_%,$(TESTS) $(EMULATED_TESTS)))
 $(JOINED_TESTS): private TEXT = $(call join_files,$(call part,$@,$(FROM)))
-$(ROOM_SOURCES) $(JOINED_TESTS) $(addprefix $(O)/,flags levels nccl_flags mpi_flags build_id) build/variant: FORCE
+$(ROOM_SOURCES) $(JOINED_TESTS) $(addprefix $(O)/,flags levels mpi_flags build_id) build/variant: FORCE
 	$(rewrite)
 
 headers:

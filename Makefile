@@ -33,9 +33,9 @@ ifeq ($(origin CCACHE),undefined)
 endif
 # A comma, for use inside the arguments of a function.
 , := ,
-# V=1 shows whole commands.
+# V=1 shows whole commands. $(call say,WORD,WHAT): what comes before the command that makes a file
 Q := $(if $(V),,@)
-say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
+say = @mkdir -p $(@D)$(if $(V),,; printf '%-5s %s\n' $(1) $(2))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:

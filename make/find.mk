@@ -79,7 +79,7 @@ $(if $(NVCC_CHIPS),,an nvcc that runs ($(CUDA_DIR)/bin/nvcc --list-gpu-arch fail
 $(if $(NVCC_CHIPS),$(if $(GPU_ARCHS),,a GPU that it supports (nvidia-smi lists sm $(GPU_CHIPS)$(,) \
   CUDA $(CUDA_VERSION) and Anvil know $(NVCC_CHIPS); GPU_ARCHS=... compiles for others)))
 $(if $(NVCC_CXX),,a host compiler that nvcc $(CUDA_VERSION) takes ($(CXX) is too new for it: install g++-$(HOST_MOST)))
-$(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install nvidia-cublas$(if $(filter 12,$(CUDA_MAJOR)),-cu12)`))
+$(if $(CUBLASLT_LIB),,cuBLASLt (in the toolkit or `pip install nvidia-cublas$(if $(filter 12,$(CUDA_MAJOR)),-cu12)`))
 endef
 CUDA_MISSING := $(strip $(if $(CUDA_DIR),$(LACKS_OF_CUDA),\
   nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)))

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# make/hide_names.sh OBJECT NAME RESULT: copies an object and makes all its symbols local except NAME. An error if it has no
-# such symbol, or static initializers, which would run before main().
+# make/hide_names.sh OBJECT NAME: makes all symbols of an object local except NAME. An error if it has no such symbol, or
+# static initializers, which would run before main().
 set -euo pipefail
 export LC_ALL=C
-object=$1 name=$2 result=$3
+object=$1 name=$2
 
 # Dissolves COMDAT groups, of which the linker would keep one copy over all objects: each object needs its own.
 ld -r --force-group-allocation "$object" -o "$object.one"
-objcopy --keep-global-symbol="$name" "$object.one" "$result"
+objcopy --keep-global-symbol="$name" "$object.one" "$object"
 rm "$object.one"
-shown=$(nm -g --defined-only "$result" | awk '{print $3}')
+shown=$(nm -g --defined-only "$object" | awk '{print $3}')
 if [ "$shown" != "$name" ]; then
-    echo "error: $result shows: ${shown:-nothing}; expected $name alone" >&2
+    echo "error: $object shows: ${shown:-nothing}; expected $name alone" >&2
     exit 1
 fi
-if objdump -h "$result" | grep -q '\.init_array'; then
-    echo "error: $result computes something before main()" >&2
+if objdump -h "$object" | grep -q '\.init_array'; then
+    echo "error: $object computes something before main()" >&2
     exit 1
 fi

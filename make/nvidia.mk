@@ -59,7 +59,6 @@ $(O)/cudnn-plans: $(call calls,cuda/cudnn_plans,base/json base/profile cuda/cubl
 $(patsubst %,$(O)/%,cublaslt-calls nccl-calls cudnn-plans):
 	$(call link,$(CATCH2_LIBS))
 $(O)/no_driver/libcuda.so.1: test/cuda/no_driver.c
-	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) -Wall -Wextra -shared -fPIC $< -o $@
 

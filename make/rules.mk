@@ -10,40 +10,34 @@ $(O)/generated/modeling_anvil.inc: python/anvil/modeling_anvil.py
 	@mkdir -p $(@D)
 	@{ printf 'R"anvil('; cat $<; printf ')anvil"\n'; } > $@
 
-# $(call compile,FLAGS,WHAT IT SAYS). Without CUDA, a .cu file is compiled as C++.
+# $(call compile,NOTE): compiles with the target's own FLAGS, and with a precompiled header that it depends on. Without
+# CUDA, a .cu file is compiled as C++.
 define compile
-@mkdir -p $(@D)
-$(call say,$(if $(NVCC_TAKES),NVCC,CXX),"$<$(2)")
-$(Q)$(if $(NVCC_TAKES),$(NVCC),$(CCACHE) $(COMPILE) $(1) $(HEADERS) -x c++) -MMD -MP -c $< -o $@
+$(call say,$(if $(NVCC_TAKES),NVCC,CXX),"$<$(1)")
+$(Q)$(if $(NVCC_TAKES),$(NVCC),$(CCACHE) $(COMPILE) $(FLAGS) $(HEADERS) -x c++) -MMD -MP -c $< -o $@
 endef
 NVCC_TAKES = $(if $(IS_CUDA),$(filter %.cu,$<))
 $(O)/%.o: % $(O)/flags | headers $(GENERATED)
 	$(compile)
+# Joined sources are in the build folder.
 $(O)/%.o: $(O)/% $(O)/flags | headers $(GENERATED)
 	$(compile)
+$(E)/%.o: % $(O)/flags | headers
+	$(call compile, (emulated))
 # -fno-strict-aliasing: kernels load 16 bytes of any type at once. -Wno-unknown-pragmas: `#pragma unroll` is for nvcc.
 # The race checker instruments only kernels. With DWARF 5, addr2line 2.40 would report races in a joined source instead
 # of the file that it includes; -gdwarf-4 alone would add variables, too.
-EMULATED_FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE \
+$(E)/%: private FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE \
   $(if $(filter %.cu,$<),-fsanitize=thread -g1 -gdwarf-4)) -fno-strict-aliasing -Wno-unknown-pragmas
-$(E)/%.o: % $(O)/flags | headers
-	$(call compile,$(EMULATED_FLAGS), (emulated))
-$(E)/%.o: $(E)/% $(O)/flags | headers
-	$(call compile,$(EMULATED_FLAGS), (emulated))
+$(O)/test/% $(O)/dev/% $(E)/%: private ARCH = $(HERE)
 # An object for a level exports only the name of its table, so that its copies of inline functions stay local. (By
 # default g++ makes a static variable of an inline function unique in the process, and objcopy could not make it local.)
 # It must have no static initializers: those would run before main() on every processor.
-define kernel_rules
-$(O)/$(1)/%.o: private ARCH = $(ARCH_$(1))
-$(O)/$(1)/%.o: % $(O)/flags | headers
-	@mkdir -p $$(@D)
-	$$(call say,CXX,"$$<$(if $(filter-out only,$(1)), ($(1)))")
-	$$(Q)$$(CCACHE) $$(COMPILE) $(if $(IS_CLANG),,-fno-gnu-unique) -DANVIL_KERNELS=kKernels_$(1) \
-	  -MMD -MP -MF $$(@:.o=.d) -MT $$@ -c $$< -o $$(@:.o=.all.o)
-	$$(Q)$(if $(filter only,$(1)),mv $$(@:.o=.all.o) $$@,make/hide_names.sh $$(@:.o=.all.o) kKernels_$(1) $$@)
-endef
-$(foreach level,$(LEVELS),$(eval $(call kernel_rules,$(level))))
-$(O)/test/% $(O)/dev/% $(E)/%: private ARCH = $(HERE)
+$(KERNELS): private ARCH = $(ARCH_$*)
+$(KERNELS): private FLAGS = $(if $(IS_CLANG),,-fno-gnu-unique) -DANVIL_KERNELS=kKernels_$*
+$(KERNELS): $(O)/%/llmc/cpu/kernels.cpp.o: llmc/cpu/kernels.cpp $(O)/flags | headers
+	$(call compile,$(patsubst %, (%),$(filter-out only,$*)))
+	$(if $(filter only,$*),,$(Q)make/hide_names.sh $@ kKernels_$*)
 # Detects the processor's features, so it must run on all processors.
 $(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-64)
 
@@ -51,30 +45,26 @@ $(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-6
 # same flags. Not for clang++, which gains nothing, and not with ccache, which would need settings for it. g++ 12 then
 # takes std::string for ours, and warns falsely.
 PRECOMPILED := $(if $(CCACHE)$(IS_CLANG),,1)
-define precompiled
-$(1)/standard_headers.h.gch: make/standard_headers.h $(O)/flags | headers
-	@mkdir -p $$(@D); cp $$< $$(@:.gch=)
-	$$(Q)$$(COMPILE) $(2) -MMD -MP -MT $$@ -MF $$@.d -x c++-header $$< -o $$@
-$(3): $(1)/standard_headers.h.gch
-$(3): private HEADERS = -include $(1)/standard_headers.h -Wno-array-bounds -Wno-stringop-overflow
-endef
+HEADERS = $(if $(PRECOMPILED),$(patsubst %.gch,-include % -Wno-array-bounds -Wno-stringop-overflow,\
+  $(filter %.gch,$^)))
 ifneq ($(PRECOMPILED),)
-$(eval $(call precompiled,$(O),,$(patsubst %,$(O)/%.o,train_gpt.cu data/tokenize.cpp) $(filter-out $(KERNELS) \
-  %/processor.cpp.o %/traced_step.cpp.o $(if $(IS_CUDA),%.cu.o),$(ENGINE))))
-$(if $(RACE),,$(eval $(call precompiled,$(E),$$(EMULATED_FLAGS),$(EMULATED) $(EMULATED_KERNELS) $(EMULATED_BACKEND))))
+  $(patsubst %,$(O)/%.o,train_gpt.cu data/tokenize.cpp) $(filter-out $(KERNELS) %/processor.cpp.o %/traced_step.cpp.o \
+    $(if $(IS_CUDA),%.cu.o),$(ENGINE)): $(O)/standard_headers.h.gch
+  $(if $(RACE),,$(EMULATED) $(EMULATED_KERNELS) $(EMULATED_BACKEND): $(E)/standard_headers.h.gch)
 endif
+%/standard_headers.h.gch: make/standard_headers.h $(O)/flags | headers
+	@mkdir -p $(@D); cp $< $(@:.gch=)
+	$(Q)$(COMPILE) $(FLAGS) -MMD -MP -MT $@ -MF $@.d -x c++-header $< -o $@
 
 # Most of the time of a test is compilation: -O1 takes three fifths of the time of -O3, and -Og, for what computes
 # little, two fifths. A kernel that a test shares with the engine is linked from the engine's optimized objects.
 # `private`: $(O)/flags must have the engine's flags.
 LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
 TEST_OPT ?= $(if $(filter -O3,$(OPT)),-Og,$(OPT))
-COLD_OPT ?= $(TEST_OPT)
 EMULATED_OPT ?= $(LIGHT)
 EMULATOR_OPT ?= -O3
 optimize = $(eval $(2): private override OPT := $(1) $(if $(IS_CLANG),,-Wno-maybe-uninitialized))
-$(call optimize,$(TEST_OPT),$(filter-out $(OPS_TESTS),$(TESTS)))
-$(call optimize,$(COLD_OPT),$(COLD) $(EMULATED_BACKEND) $(O)/data/tokenize.cpp.o)
+$(call optimize,$(TEST_OPT),$(filter-out $(OPS_TESTS),$(TESTS)) $(COLD) $(EMULATED_BACKEND) $(O)/data/tokenize.cpp.o)
 # `plan` simulates a step for each GPU and number of ranks. Launches on a GPU stay fast.
 $(call optimize,$(LIGHT),$(EMULATED_KERNELS) $(O)/dev/bench/joined_% $(E)/dev/bench/% \
   $(filter %/plan.cpp.o $(O)/llmc/plan/% $(if $(IS_CUDA),%/cuda_backend.cpp.o),$(COLD)))
@@ -94,7 +84,7 @@ define rewrite
 @mkdir -p $(@D)
 @{ $(TEXT); } > $@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 endef
-$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(COLD_OPT) $(foreach level,$(LEVELS_all),$(ARCH_$(level))) \
+$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(foreach level,$(LEVELS_all),$(ARCH_$(level))) \
   $(CPU_SUM) $(if $(IS_CUDA),$(NVCC_CXX) $(CHIPS) $(LDFLAGS))
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)
@@ -130,7 +120,6 @@ headers:
 
 LINK_WITH = $(LDFLAGS)
 define link
-@mkdir -p $(@D)
 $(call say,LINK,$@)
 $(Q)$(COMPILE) $(filter %.o,$^) -o $@ $(LINK_WITH) $(1)
 endef

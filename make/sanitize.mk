@@ -23,7 +23,7 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 	  LSAN_OPTIONS=suppressions=$(CURDIR)/test/leaks_of_others.txt:print_suppressions=0 \
 	  $(addprefix ASAN_SYMBOLIZER_PATH=,$(wildcard $(dir $(realpath $(SANITIZE_CXX)))llvm-symbolizer)) \
 	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 \
-	  EMULATED_OPT=-O0 COLD_OPT=-O0 CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
+	  EMULATED_OPT=-O0 CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
 
 # The host's threads: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not instrumented.
 tsan: ## the host's tests under ThreadSanitizer
@@ -41,7 +41,7 @@ msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
 	$(call try,msan,$(if $(call builds,$(MSAN_CXX) -fsanitize=memory,int main() {}),,$(call NO_CLANG,memory)),\
 	  +MSAN_SYMBOLIZER_PATH=$(dir $(realpath $(MSAN_CXX)))llvm-symbolizer \
 	  MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(KERNEL_TESTS) VARIANT=msan \
-	  CXX=$(MSAN_CXX) USE_OMP=0 USE_MPI=0 OPT=-O1 COLD_OPT=-O0 CXXFLAGS_EXTRA='$(MSAN_FLAGS)')
+	  CXX=$(MSAN_CXX) USE_OMP=0 USE_MPI=0 OPT=-O1 TEST_OPT=-O0 CXXFLAGS_EXTRA='$(MSAN_FLAGS)')
 
 # The fuzzer NAME is test/fuzz/NAME_fuzz.cpp with the initial corpus test/fuzz/corpus/NAME/. Its findings and new corpus
 # files go to the build folder. Fuzzers read files, so the training code is not linked.

@@ -1,6 +1,6 @@
 /*
 The CPU's kernels: one table of functions per instruction-set level. Only kernels are compiled per level, and the object
-of a level exports only its table (kernel_rules in make/rules.mk), so the linker cannot pick an inline function that was
+of a level exports only its table (KERNELS in make/rules.mk), so the linker cannot pick an inline function that was
 compiled for another level.
 
   ops<float>(cpu).gelu_forward(cpu, out, inp, n);     calls the best kernel that this processor can run

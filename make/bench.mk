@@ -18,7 +18,7 @@ $(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 $(O)/dev/bench/joined_%.cu: private FROM = $(SMOKED:$(O)/bench/%=dev/bench/%.cu)
 $(E)/dev/bench/joined_%.cu: private FROM = $(EMULATED_BENCH:$(E)/bench/%=dev/bench/%.cu)
 JOINED_BENCHES := $(foreach d,$(O) $(E),$(PARTS:%=$(d)/dev/bench/joined_%.cu))
-$(JOINED_BENCHES): private TEXT = files='$(call part,$@,$(FROM))'; $(call join_files,$$files); \
+$(JOINED_BENCHES): private TEXT = files='$(call part,$(FROM))'; $(call join_files,$$files); \
   echo 'int main(int count, char** words) { return'; printf '%s\n' $$files | \
   sed -E 's|.*/(.*).cu|  of_\1::main(count, words) ? 1 :|'; echo '0; }'
 $(JOINED_BENCHES): FORCE

@@ -22,11 +22,10 @@ RUN_PROGRAMS = $(call containing,program\x28|TinyRuns|host_runs|golden,$(TEST_FI
 # KERNELS_ONLY=1: only tests of kernels, models and optimizers that run no program, and what they need of the engine.
 # Without the traced step, whose launches the tests of models cover.
 ifneq ($(KERNELS_ONLY),)
-  NO_KERNELS := data interop run checkpoint train commands plan
-  TEST_FILES := $(filter %.cu test/base/% test/cpu/% test/model/% test/optim/%,$(TEST_FILES))
-  TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(RUN_PROGRAMS) \
-    $(call containing,"llmc/(run|checkpoint|train|commands)/,$(filter %.cpp,$(TEST_FILES))),$(TEST_FILES))
-  FILES := $(filter-out $(NO_KERNELS:%=llmc/%/%),$(FILES))
+  FILES := $(filter-out $(patsubst %,llmc/%/%,data interop run checkpoint train commands plan),$(FILES))
+  TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(RUN_PROGRAMS) $(call containing,\
+    "llmc/(run|checkpoint|train|commands)/,$(filter %.cpp,$(TEST_FILES))),\
+    $(filter %.cu test/base/% test/cpu/% test/model/% test/optim/%,$(TEST_FILES)))
 endif
 
 # Most of a file's compile time is for headers and templates that its neighbors need, too. So without ccache, which
@@ -34,16 +33,15 @@ endif
 # then differ from those of its neighbors. ALONE: files with flags of their own, and those that some program links
 # without the rest.
 JOIN  ?= $(if $(CCACHE),,1)
-ALONE := $(NVIDIA) $(patsubst %,llmc/%.cpp,base/build_id base/hash base/json base/processor comm/launch/mpi_network \
-  comm/launch/mpi_ranks commands/cpu_backend commands/cuda_backend_absent io/checkpoint io/safetensors plan/traced_step)
+ALONE := $(NVIDIA) $(patsubst %,llmc/%.cpp,base/build_id base/processor comm/launch/mpi_network comm/launch/mpi_ranks \
+  commands/cpu_backend commands/cuda_backend_absent io/safetensors plan/traced_step)
 # HOT is what works on every byte, token or value. It is optimized, which takes twice the compile time.
 HOT_FILES := $(patsubst %,llmc/data/%.cpp,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
-  $(patsubst %,llmc/interop/%.cpp,gguf llmc_model stored_model tensor_files) \
-  $(wildcard llmc/comm/host/*.cpp llmc/optim/*.cpp)
-HOT_ROOMS := hot-comm hot-data hot-interop hot-optim
+  $(patsubst %,llmc/interop/%.cpp,gguf llmc_model stored_model tensor_files) llmc/base/hash.cpp llmc/base/json.cpp \
+  llmc/io/checkpoint.cpp $(wildcard llmc/comm/host/*.cpp llmc/optim/*.cpp)
+HOT_ROOMS := $(patsubst %,hot-%,base comm data interop io optim)
 ROOMS := $(HOT_ROOMS) base comm data+interop io+model+eval plan run+checkpoint+train+commands
-HOT   := $(patsubst %,$(O)/%.o,$(HOT_FILES) $(patsubst %,llmc/%.cpp,$(HOT_ROOMS:%=joined/%) base/hash base/json \
-  io/checkpoint)) $(O)/llmc/cuda/%
+HOT   := $(HOT_FILES:%=$(O)/%.o) $(HOT_ROOMS:%=$(O)/llmc/joined/%.cpp.o) $(O)/llmc/cuda/%
 # $(call room,NAME): its files. $(call objects,FILES): the objects of some of FILES, hot ones first, because the linker
 # keeps the first copy of an inline function.
 room    = $(if $(JOIN),$(filter $(patsubst %,llmc/%/%,$(subst +, ,$(1:hot-%=%))),\
@@ -57,36 +55,31 @@ ENGINE  := $(KERNELS) $(call objects,$(FILES))
 COLD    := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
 # Compiled first, so that no core waits for them at the end.
 LONGEST := $(KERNELS) $(filter %/cpu_backend.cpp.o %/traced_step.cpp.o $(O)/llmc/joined/%,$(ENGINE))
-# An op's own tests need neither the trainer nor the table of CPU kernels, unless they set its tile kernel.
-NEED_ENGINE := $(if $(OP_TESTS),$(filter-out test/cpu/% test/cuda/%,$(OP_TESTS))$(call containing,software_tiles,\
-  $(OP_TESTS)),all)
-TEST_ENGINE := $(if $(NEED_ENGINE),$(ENGINE),\
+# An op's own tests need neither the trainer nor the tables of kernels, unless they set a tile kernel of the CPU's.
+OTHER_TESTS := $(if $(OP_TESTS),$(filter-out test/cpu/% test/cuda/%,$(OP_TESTS)),all)
+TEST_ENGINE := $(if $(OTHER_TESTS)$(call containing,software_tiles,$(OP_TESTS)),$(ENGINE),\
   $(call objects,$(filter llmc/base/% llmc/cuda/% llmc/io/safetensors.cpp,$(FILES))))
 
-# For the same reason each kind of test is compiled as four sources, unless OP names a topic.
+# For the same reason each kind of test is compiled as four sources, unless OP names a topic: joined_KIND_N.cu has every
+# fourth of $(KIND_FILES). Tests of the CPU ops are optimized, so that they test the optimized ops.
 PARTS := 1 2 3 4
-# $(call part,SOURCE,FILES): every fourth of FILES, from the number in the name of the source on
-part   = $(shell printf '%s\n' $(2) | awk 'NR % 4 == $(lastword $(subst _, ,$(basename $(1)))) % 4')
-joined = $(if $(OP_TESTS),$(2:%=$(1)/%.o),$(if $(2),$(patsubst %,$(1)/test/joined_$(3)_%.cu.o,$(PARTS))))
-# Tests of the CPU ops are optimized, so that they test the optimized ops.
-OPS_FILES  := $(filter $(patsubst llmc/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
-HOST_FILES := $(filter-out $(OPS_FILES),$(filter %.cpp,$(TEST_FILES)))
-CUDA_FILES := $(filter %.cu,$(TEST_FILES))
-OPS_TESTS  := $(call joined,$(O),$(OPS_FILES),ops)
-TESTS      := $(OPS_TESTS) $(call joined,$(O),$(HOST_FILES),host)
+part   = $(shell printf '%s\n' $(1) | awk 'NR % 4 == $(lastword $(subst _, ,$(basename $@))) % 4')
+joined = $(if $(OP_TESTS),$($(2)_FILES:%=$(1)/%.o),$(if $($(2)_FILES),$(PARTS:%=$(1)/test/joined_$(2)_%.cu.o)))
+ops_FILES  := $(filter $(patsubst llmc/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
+host_FILES := $(filter-out $(ops_FILES),$(filter %.cpp,$(TEST_FILES)))
+cuda_FILES := $(filter %.cu,$(TEST_FILES))
+OPS_TESTS  := $(call joined,$(O),ops)
+TESTS      := $(OPS_TESTS) $(call joined,$(O),host)
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
 E := $(O)/emulated$(if $(RACE),-race)
-EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),cuda) \
-  $(if $(call containing,"test/models.h",$(CUDA_FILES)),$(E)/test/models.cu.o)
+EMULATED_TESTS := $(call joined,$(E),cuda) \
+  $(if $(call containing,"test/models.h",$(cuda_FILES)),$(E)/test/models.cu.o)
 EMULATED := $(patsubst %,$(E)/%.o,$(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_graph cuda/cuda_profile \
   comm/gpu/cuda_comm comm/gpu/nccl_comm) $(filter-out $(if $(RACE),,%/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 EMULATED_BACKEND := $(E)/llmc/commands/cuda_backend.cpp.o
-# Nor do they need the table of all kernels and collectives. Tests with collectives need at least the kernel sum_ranks.
 EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))
-NEEDED_KERNELS   := $(if $(call containing,"(llmc/cuda/cuda_kernels|llmc/comm/gpu/local_cuda|test/models)\.h",\
-  $(CUDA_FILES)),$(EMULATED_KERNELS),$(if $(NEED_ENGINE),$(E)/llmc/cuda/sum_ranks.cu.o))
-NO_COLLECTIVES   := $(filter-out $(E)/llmc/comm/% %/fake_nccl.cpp.o %/process_ranks.cpp.o,$(EMULATED))
+NO_COLLECTIVES := $(filter-out $(E)/llmc/comm/% %/fake_nccl.cpp.o %/process_ranks.cpp.o,$(EMULATED))
 
 PROGRAMS := $(BIN)train_gpt $(BIN)data/tokenize
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize

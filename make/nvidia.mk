@@ -18,8 +18,8 @@ FROM_HOST = $(patsubst $(O)/%,build/$(HOST_VARIANT)/%,$(filter-out $(NVIDIA:%=$(
 J_ENGINE  = $(J)/kernels.o $(call FROM_HOST,$(filter-out $(CUDA_KERNELS:%=$(O)/%.o),$(ENGINE)))
 J_OPT    := -O0 -x cu -Xcicc -O0 -Xptxas -O$(if $(call older,$(CUDA_VERSION),12.6),1,0)
 $(J)/kernels.cu: private TEXT = printf '\#include "%s"\n' $(CUDA_KERNELS)
-$(J)/tests_1.cu: private TEXT = $(call join_files,$(wordlist 1,22,$(CUDA_FILES)))
-$(J)/tests_2.cu: private TEXT = $(call join_files,$(wordlist 23,99,$(CUDA_FILES)))
+$(J)/tests_1.cu: private TEXT = $(call join_files,$(wordlist 1,22,$(cuda_FILES)))
+$(J)/tests_2.cu: private TEXT = $(call join_files,$(wordlist 23,99,$(cuda_FILES)))
 $(J)/benches.cu: private TEXT = $(call join_files,$(BENCHES:$(O)/bench/%=dev/bench/%.cu))
 $(patsubst %,$(J)/%.cu,kernels tests_1 tests_2 benches): FORCE
 	$(rewrite)
@@ -47,15 +47,15 @@ nccl-calls: ## as far as NCCL itself goes without a GPU
 run-nccl-calls run-cublaslt-calls run-cudnn-plans: run-%: $(O)/% $(O)/no_driver/libcuda.so.1
 	@$(if $(filter cudnn%,$*),LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}) $< $(TEST_ARGS)
 
-# $(call calls,TEST,FILES OF llmc/): their objects
-calls = $(patsubst %,$(O)/%.cpp.o,test/$(1) test/main $(patsubst %,llmc/%,base/file base/hash $(2)))
+# $(call calls,TEST,FILES OF llmc/): their objects, and those of llmc/base/
+calls = $(patsubst %,$(O)/%.cpp.o,test/$(1) test/main $(2:%=llmc/%)) $(call objects,$(filter llmc/base/%,$(FILES)))
 $(O)/cublaslt-calls: $(call calls,cuda/cublaslt_calls,cuda/cublaslt cuda/attention/cudnn_absent cuda/matmul_cache)
 # The test implements cuBLASLt and the CUDA runtime itself, so none of NVIDIA's libraries are linked.
 $(O)/cublaslt-calls: private LINK_WITH = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
 $(O)/nccl-calls: $(call calls,comm/nccl_calls,comm/gpu/nccl_comm comm/gpu/cuda_comm comm/watchdog \
   cuda/attention/cudnn_absent)
-$(O)/cudnn-plans: $(call calls,cuda/cudnn_plans,base/json base/profile cuda/cublaslt cuda/matmul_cache \
-  $(patsubst %,cuda/%,attention/cudnn_attention cuda_device cuda_profile))
+$(O)/cudnn-plans: $(call calls,cuda/cudnn_plans,$(patsubst %,cuda/%,attention/cudnn_attention cublaslt cuda_device \
+  cuda_profile matmul_cache))
 $(patsubst %,$(O)/%,cublaslt-calls nccl-calls cudnn-plans):
 	$(call link,$(CATCH2_LIBS))
 $(O)/no_driver/libcuda.so.1: test/cuda/no_driver.c

@@ -106,11 +106,8 @@ $(ROOM_SOURCES): private TEXT = printf '\#include "%s"\n' $(call room,$(basename
 # Their includes come first, under their own #if; there `#pragma once` makes those in the namespaces empty.
 join_files = grep -hE '^\#(include|if|el|endif)' $(1); printf '%s\n' $(1) | \
   sed -E 's|.*/(.*)\.cp*u*$$|namespace of_\1 {\n\#include "&"\n}|'
-$(O)/test/joined_ops_%.cu: private FROM = $(OPS_FILES)
-$(O)/test/joined_host_%.cu: private FROM = $(HOST_FILES)
-$(E)/test/joined_cuda_%.cu: private FROM = $(CUDA_FILES)
 JOINED_TESTS := $(patsubst %.o,%,$(filter $(O)/test/joined_% $(E)/test/joined_%,$(TESTS) $(EMULATED_TESTS)))
-$(JOINED_TESTS): private TEXT = $(call join_files,$(call part,$@,$(FROM)))
+$(JOINED_TESTS): private TEXT = $(call join_files,$(call part,$($(word 2,$(subst _, ,$(@F)))_FILES)))
 $(ROOM_SOURCES) $(JOINED_TESTS) $(addprefix $(O)/,flags levels mpi_flags build_id) build/variant: FORCE
 	$(rewrite)
 

@@ -8,22 +8,20 @@ EMULATED_BENCH := $(patsubst $(O)/%,$(E)/%,$(filter $(patsubst %.cuh,%,$(addpref
 # A smoke test measures nothing. So all benchmarks but cpu_steps, which has flags of its own, are joined into programs
 # for the CPU and for the emulated GPU, with little optimization. OP=gelu runs only that one, built as for `make bench`.
 SMOKED         := $(filter-out %/cpu_steps,$(BENCH))
-SMOKE_HOST     := $(if $(OP),$(SMOKED),$(PARTS:%=$(O)/bench/joined_%))
-SMOKE_EMULATED := $(if $(OP),$(EMULATED_BENCH),$(PARTS:%=$(E)/bench/joined_%))
-$(sort $(BENCHES) $(SMOKE_HOST)): $(O)/bench/%: $(O)/dev/bench/%.cu.o $(TEST_ENGINE)
+bench_FILES    := $(SMOKED:$(O)/bench/%=dev/bench/%.cu)
+emulated_FILES := $(EMULATED_BENCH:$(E)/bench/%=dev/bench/%.cu)
+SMOKE_HOST     := $(if $(OP),$(SMOKED),$(PARTS:%=$(O)/bench/joined_bench_%))
+SMOKE_EMULATED := $(if $(OP),$(EMULATED_BENCH),$(PARTS:%=$(E)/bench/joined_emulated_%))
+$(O)/bench/%: $(O)/dev/bench/%.cu.o $(TEST_ENGINE)
 	$(link)
 $(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 	$(link)
 # Their main() calls that of each file, up to the first that fails.
-$(O)/dev/bench/joined_%.cu: private FROM = $(SMOKED:$(O)/bench/%=dev/bench/%.cu)
-$(E)/dev/bench/joined_%.cu: private FROM = $(EMULATED_BENCH:$(E)/bench/%=dev/bench/%.cu)
-JOINED_BENCHES := $(foreach d,$(O) $(E),$(PARTS:%=$(d)/dev/bench/joined_%.cu))
-$(JOINED_BENCHES): private TEXT = files='$(call part,$(FROM))'; $(call join_files,$$files); \
+JOINED_BENCHES := $(PARTS:%=$(O)/dev/bench/joined_bench_%.cu) $(PARTS:%=$(E)/dev/bench/joined_emulated_%.cu)
+$(JOINED_BENCHES): private TEXT = files='$(part)'; $(call join_files,$$files); \
   echo 'int main(int count, char** words) { return'; printf '%s\n' $$files | \
   sed -E 's|.*/(.*).cu|  of_\1::main(count, words) ? 1 :|'; echo '0; }'
-$(JOINED_BENCHES): FORCE
-	$(rewrite)
--include $(OBJECTS:.o=.d) $(EMULATED_BENCH:$(E)/bench/%=$(E)/dev/bench/%.cu.d) $(JOINED_BENCHES:=.d)
+REWRITTEN += $(JOINED_BENCHES)
 
 bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 	$(if $(BENCH),,$(error no benchmark$(if $(OP), dev/bench/$(OP).cu; there are: $(notdir $(BENCHES)), in dev/bench)))
@@ -31,9 +29,8 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 bench-scaling: $(BIN)train_gpt ## tok/s of 1, 2, 4, ... ranks, into doc/performance.md; some minutes
 	@python3 dev/results/bench_scaling.py --program $(or $(BIN),./)train_gpt $(BENCH_ARGS)
 bench-cpu: ## a training step on the CPU, op by op, beside the machine's limits, into doc/performance.md; some minutes
-	@+$(SUBMAKE) run-bench-cpu VARIANT=$(HOST_VARIANT)
-run-bench-cpu: $(O)/bench/cpu_steps
-	@python3 dev/bench/cpu_steps.py --program $< $(BENCH_ARGS)
+	@+$(SUBMAKE) build/$(HOST_VARIANT)/bench/cpu_steps VARIANT=$(HOST_VARIANT)
+	@python3 dev/bench/cpu_steps.py --program build/$(HOST_VARIANT)/bench/cpu_steps $(BENCH_ARGS)
 bench-smoke: ## run every benchmark on tiny shapes, on the CPU and the emulated GPU
 	@+$(SUBMAKE) run-bench-smoke VARIANT=$(HOST_VARIANT)
 run-bench-smoke: $(SMOKE_HOST) $(filter %/cpu_steps,$(BENCH)) $(SMOKE_EMULATED)

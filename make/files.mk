@@ -63,7 +63,8 @@ TEST_ENGINE := $(if $(OTHER_TESTS)$(call containing,software_tiles,$(OP_TESTS)),
 # For the same reason each kind of test is compiled as four sources, unless OP names a topic: joined_KIND_N.cu has every
 # fourth of $(KIND_FILES). Tests of the CPU ops are optimized, so that they test the optimized ops.
 PARTS := 1 2 3 4
-part   = $(shell printf '%s\n' $(1) | awk 'NR % 4 == $(lastword $(subst _, ,$(basename $@))) % 4')
+part   = $(shell printf '%s\n' $($(word 2,$(subst _, ,$(@F)))_FILES) | \
+  awk 'NR % 4 == $(lastword $(subst _, ,$(basename $@))) % 4')
 joined = $(if $(OP_TESTS),$($(2)_FILES:%=$(1)/%.o),$(if $($(2)_FILES),$(PARTS:%=$(1)/test/joined_$(2)_%.cu.o)))
 ops_FILES  := $(filter $(patsubst llmc/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
 host_FILES := $(filter-out $(ops_FILES),$(filter %.cpp,$(TEST_FILES)))

@@ -2,11 +2,11 @@
 
 NVDISASM ?= $(firstword $(wildcard $(CUDA_DIR:%=%/bin/nvdisasm) $(NVIDIA_WHEELS:%=%/cu13/bin/nvdisasm)))
 cuda-check: ## each kernel by nvcc: no spills, wide loads, registers as in doc/results/registers.txt (RENEW=1 writes it)
-	$(call try,$@,$(if $(filter 100,$(NVCC_CHIPS)),,an nvcc that compiles for sm_100 (CUDA 12.8 or newer; CUDA_HOME)),\
+	$(call try,$(if $(filter 100,$(NVCC_CHIPS)),,an nvcc that compiles for sm_100 (CUDA 12.8 or newer; CUDA_HOME)),\
 	  python3 dev/lint/check_kernels.py $(CUDA_DIR)/bin/nvcc --cxx $(CXX) $(addprefix --nvdisasm ,$(NVDISASM)) -j$(JOBS) \
 	    $(if $(RENEW),--renew))
 cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked with NVIDIA's libraries, not run
-	$(call try,$@,$(CUDA_MISSING),+$(SUBMAKE) engine VARIANT=$(HOST_VARIANT) && \
+	$(call try,$(CUDA_MISSING),+$(SUBMAKE) engine VARIANT=$(HOST_VARIANT) && \
 	  $(SUBMAKE) run-cuda-link VARIANT=cuda GPU_ARCHS=90 OPT=-O0)
 engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
 
@@ -21,8 +21,7 @@ $(J)/kernels.cu: private TEXT = printf '\#include "%s"\n' $(CUDA_KERNELS)
 $(J)/tests_1.cu: private TEXT = $(call join_files,$(wordlist 1,22,$(cuda_FILES)))
 $(J)/tests_2.cu: private TEXT = $(call join_files,$(wordlist 23,99,$(cuda_FILES)))
 $(J)/benches.cu: private TEXT = $(call join_files,$(BENCHES:$(O)/bench/%=dev/bench/%.cu))
-$(patsubst %,$(J)/%.cu,kernels tests_1 tests_2 benches): FORCE
-	$(rewrite)
+REWRITTEN += $(patsubst %,$(J)/%.cu,kernels tests_1 tests_2 benches)
 $(J)/%.o: $(J)/%.cu $(O)/flags | headers
 	$(call say,NVCC,$<)
 	$(Q)$(subst -O3 -g -x cu -lineinfo,$(J_OPT),$(NVCC)) -MMD -MP -c $< -o $@
@@ -37,12 +36,12 @@ run-cuda-link: $(J)/tests_and_benches $(J)/train_gpt
 	@$(J)/train_gpt --help > /dev/null
 	@$(J)/tests_and_benches --list-tests | sed -n 's/^\([0-9]* test cases\)$$/cuda-link: \1/p' | grep .
 cublaslt-calls: ## are products described to cuBLASLt as they are meant? against one made here
-	$(call try,$@,$(CUDA_MISSING),+$(SUBMAKE) run-$@ VARIANT=cuda)
+	$(call try,$(CUDA_MISSING),+$(SUBMAKE) run-$@ VARIANT=cuda)
 cudnn-plans: ## has cuDNN a plan for every shape? three minutes
-	$(call try,$@,$(if $(HAVE_CUDNN),,$(or $(CUDA_MISSING),cuDNN with its headers (set CUDNN_HOME or NVIDIA_WHEELS))),\
+	$(call try,$(if $(HAVE_CUDNN),,$(or $(CUDA_MISSING),cuDNN with its headers (set CUDNN_HOME or NVIDIA_WHEELS))),\
 	  +$(SUBMAKE) run-$@ VARIANT=cuda USE_CUDNN=1)
 nccl-calls: ## as far as NCCL itself goes without a GPU
-	$(call try,$@,$(if $(HAVE_NCCL),,$(or $(CUDA_MISSING),NCCL with its header (set NCCL_HOME or NVIDIA_WHEELS))),\
+	$(call try,$(if $(HAVE_NCCL),,$(or $(CUDA_MISSING),NCCL with its header (set NCCL_HOME or NVIDIA_WHEELS))),\
 	  +$(SUBMAKE) run-$@ VARIANT=cuda USE_NCCL=1)
 run-nccl-calls run-cublaslt-calls run-cudnn-plans: run-%: $(O)/% $(O)/no_driver/libcuda.so.1
 	@$(if $(filter cudnn%,$*),LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}) $< $(TEST_ARGS)
@@ -61,5 +60,3 @@ $(patsubst %,$(O)/%,cublaslt-calls nccl-calls cudnn-plans):
 $(O)/no_driver/libcuda.so.1: test/cuda/no_driver.c
 	$(call say,CC,$<)
 	$(Q)$(CC) -Wall -Wextra -shared -fPIC $< -o $@
-
--include $(wildcard $(J)/*.d $(O)/test/cuda/cu*_*.cpp.d $(O)/test/comm/nccl_calls.cpp.d)

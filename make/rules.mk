@@ -107,9 +107,8 @@ $(ROOM_SOURCES): private TEXT = printf '\#include "%s"\n' $(call room,$(basename
 join_files = grep -hE '^\#(include|if|el|endif)' $(1); printf '%s\n' $(1) | \
   sed -E 's|.*/(.*)\.cp*u*$$|namespace of_\1 {\n\#include "&"\n}|'
 JOINED_TESTS := $(patsubst %.o,%,$(filter $(O)/test/joined_% $(E)/test/joined_%,$(TESTS) $(EMULATED_TESTS)))
-$(JOINED_TESTS): private TEXT = $(call join_files,$(call part,$($(word 2,$(subst _, ,$(@F)))_FILES)))
-$(ROOM_SOURCES) $(JOINED_TESTS) $(addprefix $(O)/,flags levels mpi_flags build_id) build/variant: FORCE
-	$(rewrite)
+$(JOINED_TESTS): private TEXT = $(call join_files,$(part))
+REWRITTEN := $(ROOM_SOURCES) $(JOINED_TESTS) $(addprefix $(O)/,flags levels mpi_flags build_id) build/variant
 
 headers:
 	$(if $(MISSING),$(error headers not found: $(MISSING). Run scripts/setup.sh to install them$(,) \

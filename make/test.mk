@@ -5,10 +5,9 @@ SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS
 
 # OP that names no test file is a tag. Checked before anything is compiled.
 ifneq ($(and $(OP),$(filter test% run-tests run-emulated run-gpu sanitize tsan msan race,$(MAKECMDGOALS))),)
-  NAMES := $(sort $(OP_TESTS) $(shell grep -ohE '\[[a-z_0-9.]+\]' $(ALL_TESTS) | tr -d '[]') \
-    $(patsubst %_cuda,%,$(patsubst %_test,%,$(basename $(notdir $(TEST_FILES))))))
-  $(if $(OP_TESTS)$(filter $(OP),$(NAMES)),,$(error no test is called $(OP)$(addprefix ; near: ,$(shell \
-    python3 -c 'import difflib, sys; print(*difflib.get_close_matches(*sys.argv[1:2], sys.argv[2:]))' $(OP) $(NAMES)))))
+  TAGS := $(sort $(shell grep -ohE '\[[a-z_0-9.]+\]' $(ALL_TESTS) | tr -d '[]'))
+  $(if $(OP_TESTS)$(filter $(OP),$(TAGS)),,$(error no test is called $(OP)$(addprefix ; near: ,$(shell \
+    python3 -c 'import difflib, sys; print(*difflib.get_close_matches(*sys.argv[1:2], sys.argv[2:]))' $(OP) $(TAGS)))))
 endif
 
 # Most tests of the host wait, for ranks and clocks, while those of kernels are compiled and run beside them.

@@ -1,6 +1,5 @@
 # Targets: lint, format, tidy, debug, compile_commands.json, install, info, help.
 
-SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
 # Prefers the version that setup.sh installs (it may just have done so), because the result depends on the version.
 CLANG_FORMAT = $$(ls $(DEPS_DIR)/lint/bin/clang-format 2>/dev/null || echo clang-format)
 
@@ -9,14 +8,13 @@ lint: ## layers, mirrored files, format, scripts; WARNINGS=1 compiles all there 
 	@+CLANG_FORMAT=$(CLANG_FORMAT) SUBMAKE='$(SUBMAKE)' WARNINGS='$(WARNINGS)' dev/lint/lint.sh
 format: ## rewrite all sources with clang-format
 	@DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --lint
-	@$(CLANG_FORMAT) -i $(SOURCES)
+	@git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) -i
 objects: $(OBJECTS)
 
 compile_commands.json: FORCE ## for editors (clangd) and clang-tidy: how each file is compiled
 	$(Q)$(SUBMAKE) generated VARIANT=$(HOST_VARIANT)
 	$(Q)$(SUBMAKE) -nBk V=1 JOIN= PRECOMPILED= OP_TESTS='$(ALL_TESTS)' VARIANT=$(HOST_VARIANT) objects 2>/dev/null | \
-	  python3 make/compile_commands.py > $@.tmp
-	$(Q)mv $@.tmp $@
+	  python3 make/compile_commands.py > $@
 generated: $(GENERATED)
 
 tidy: compile_commands.json ## clang-tidy on changed files (.clang-tidy). dev/lint/tidy.sh --all: on all

@@ -15,17 +15,15 @@ engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
 J := $(O)/joined
 FROM_HOST = $(patsubst $(O)/%,build/$(HOST_VARIANT)/%,$(filter-out $(NVIDIA:%=$(O)/%.o),$(1))) \
   $(filter $(NVIDIA:%=$(O)/%.o),$(1))
-J_ENGINE  = $(J)/kernels.o $(call FROM_HOST,$(filter-out $(CUDA_KERNELS:%=$(O)/%.o),$(ENGINE)))
-J_OPT    := -O0 -x cu -Xcicc -O0 -Xptxas -O$(if $(call older,$(CUDA_VERSION),12.6),1,0)
+J_ENGINE  = $(J)/kernels.cu.o $(call FROM_HOST,$(filter-out $(CUDA_KERNELS:%=$(O)/%.o),$(ENGINE)))
 $(J)/kernels.cu: private TEXT = printf '\#include "%s"\n' $(CUDA_KERNELS)
 $(J)/tests_1.cu: private TEXT = $(call join_files,$(wordlist 1,22,$(cuda_FILES)))
 $(J)/tests_2.cu: private TEXT = $(call join_files,$(wordlist 23,99,$(cuda_FILES)))
 $(J)/benches.cu: private TEXT = $(call join_files,$(BENCHES:$(O)/bench/%=dev/bench/%.cu))
 REWRITTEN += $(patsubst %,$(J)/%.cu,kernels tests_1 tests_2 benches)
-$(J)/%.o: $(J)/%.cu $(O)/flags | headers
-	$(call say,NVCC,$<)
-	$(Q)$(subst -O3 -g -x cu -lineinfo,$(J_OPT),$(NVCC)) -MMD -MP -c $< -o $@
-$(J)/tests_and_benches: $(addprefix $(J)/,tests_1.o tests_2.o benches.o) $(J_ENGINE) \
+$(J)/%: private NVCC := $(subst -O3 -g -x cu -lineinfo,-O0 -x cu -Xcicc -O0 -Xptxas \
+  -O$(if $(call older,$(CUDA_VERSION),12.6),1,0),$(NVCC))
+$(J)/tests_and_benches: $(J)/tests_1.cu.o $(J)/tests_2.cu.o $(J)/benches.cu.o $(J_ENGINE) \
   $(call FROM_HOST,$(O)/test/main.cpp.o)
 $(J)/train_gpt: $(call FROM_HOST,$(O)/train_gpt.cu.o) $(J_ENGINE)
 $(J)/tests_and_benches $(J)/train_gpt:

@@ -1,15 +1,6 @@
 # Rules for compiling objects and linking programs.
 
-# The register counts of all kernels, for the model of a GPU; the Python file in an export, as a C++ string.
 GENERATED := $(O)/generated/registers.inc $(O)/generated/modeling_anvil.inc
-$(O)/generated/registers.inc: doc/results/registers.txt
-	@mkdir -p $(@D)
-	@n=' +([0-9]+)'; \
-	  sed -nE "s/^(.*_kernel<.*>)$$n$$n$$n$$n$$n$$n\$$/{\"\1\", {\2, \3}, {\4, \5}, {\6, \7}},/p" $< > $@
-$(O)/generated/modeling_anvil.inc: python/anvil/modeling_anvil.py
-	@mkdir -p $(@D)
-	@{ printf 'R"anvil('; cat $<; printf ')anvil"\n'; } > $@
-
 # $(call compile,NOTE): compiles with the target's own FLAGS, and with a precompiled header that it depends on. Without
 # CUDA, a .cu file is compiled as C++.
 define compile
@@ -77,8 +68,8 @@ $(O)/test/main.cpp.o: private override DEBUG_INFO :=
 $(call optimize,-O0 -fno-strict-aliasing -Wno-unknown-pragmas,$(O)/llmc/plan/traced_step.cpp.o)
 $(O)/llmc/plan/traced_step.cpp.o: private override CPPFLAGS := -Illmc/plan/include $(CPPFLAGS)
 
-# Files that are rewritten only if their content changes: joined sources, and the flags, libraries and commit that
-# objects depend on. build/variant has the variant of the programs in the root folder.
+# Files that are rewritten only if their content changes: joined and generated sources, and the flags, libraries and
+# commit that objects depend on. build/variant has the variant of the programs in the root folder.
 TEXT = echo '$(subst ',,$(STAMP))'
 define rewrite
 @mkdir -p $(@D)
@@ -88,18 +79,21 @@ $(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(foreach level,$(LEVELS_all),$(ARCH_
   $(CPU_SUM) $(if $(IS_CUDA),$(NVCC_CXX) $(CHIPS) $(LDFLAGS))
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)
-# $(call depends,OBJECTS,STAMP,FLAGS): FLAGS for OBJECTS alone, which are compiled again when they change
-define depends
-$(O)/$(2): STAMP = $(3)
-$(1): $(O)/$(2)
-$(1): private CPPFLAGS += $(3)
-endef
-$(eval $(call depends,$(O)/llmc/cpu/chosen_kernels.cpp.o,levels,\
-  -D"ANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))"))
-$(eval $(call depends,$(O)/llmc/comm/launch/mpi_network.cpp.o $(O)/llmc/comm/launch/mpi_ranks.cpp.o,mpi_flags,\
-  $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(call system_include,$(MPI_DIR)))))
-$(eval $(call depends,$(O)/llmc/base/build_id.cpp.o,build_id,-DANVIL_VERSION='"$(VERSION)"' \
-  -DANVIL_BUILD_ID='"$(BUILD_ID)"' -DANVIL_LIBRARIES='"$(LIBRARIES)"'))
+# Objects with flags of their own are compiled again when these change.
+OWN_FLAGS := $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id comm/launch/mpi_network comm/launch/mpi_ranks \
+  cpu/chosen_kernels)
+$(OWN_FLAGS): %: %.flags
+$(OWN_FLAGS:=.flags): private STAMP = $(FLAGS)
+$(O)/llmc/base/build_id.cpp%: private FLAGS = -DANVIL_VERSION='"$(VERSION)"' -DANVIL_BUILD_ID='"$(BUILD_ID)"' \
+  -DANVIL_LIBRARIES='"$(LIBRARIES)"'
+$(O)/llmc/comm/launch/mpi_%: private FLAGS = $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
+  $(call system_include,$(MPI_DIR)))
+$(O)/llmc/cpu/chosen_kernels.cpp%: private FLAGS = -D"ANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))"
+# The register counts of all kernels, for the model of a GPU; the Python file in an export, as a C++ string.
+$(O)/generated/registers.inc: private TEXT = n=' +([0-9]+)'; \
+  sed -nE "s/^(.*_kernel<.*>)$$n$$n$$n$$n$$n$$n\$$/{\"\1\", {\2, \3}, {\4, \5}, {\6, \7}},/p" doc/results/registers.txt
+$(O)/generated/modeling_anvil.inc: private TEXT = printf 'R"anvil('; cat python/anvil/modeling_anvil.py; \
+  printf ')anvil"\n'
 ROOM_SOURCES := $(patsubst %,$(O)/llmc/joined/%.cpp,$(ROOMS))
 $(ROOM_SOURCES): private TEXT = printf '\#include "%s"\n' $(call room,$(basename $(@F)))
 # $(call join_files,FILES): tests, each in a namespace of its own, because several may have the same names (even main).
@@ -108,7 +102,7 @@ join_files = grep -hE '^\#(include|if|el|endif)' $(1); printf '%s\n' $(1) | \
   sed -E 's|.*/(.*)\.cp*u*$$|namespace of_\1 {\n\#include "&"\n}|'
 JOINED_TESTS := $(patsubst %.o,%,$(filter $(O)/test/joined_% $(E)/test/joined_%,$(TESTS) $(EMULATED_TESTS)))
 $(JOINED_TESTS): private TEXT = $(call join_files,$(part))
-REWRITTEN := $(ROOM_SOURCES) $(JOINED_TESTS) $(addprefix $(O)/,flags levels mpi_flags build_id) build/variant
+REWRITTEN := $(O)/flags build/variant $(OWN_FLAGS:=.flags) $(GENERATED) $(ROOM_SOURCES) $(JOINED_TESTS)
 
 headers:
 	$(if $(MISSING),$(error headers not found: $(MISSING). Run scripts/setup.sh to install them$(,) \

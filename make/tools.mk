@@ -35,8 +35,7 @@ info: ## what was found, where, and why something was not
 	$(call row,compiler,$(if $(CXX_REFUSED),,$(CXX_VERSION)),$(or $(subst error: ,,$(CXX_REFUSED)),$(CXX) does not run))
 	$(call row,processor,$(if $(filter only,$(LEVELS)),$(ARCH),each of: $(LEVELS)) on $(shell nproc) cores ($(MACHINE)))
 	$(call row,OpenMP,$(if $(HAVE_OMP),yes),$(if $(filter 0,$(USE_OMP)),USE_OMP=0,$(CXX) -fopenmp does not link))
-	$(call row,nlohmann-json,$(JSON_DIR),not found; run scripts/setup.sh)
-	$(call row,xxHash,$(XXHASH_DIR),not found; run scripts/setup.sh)
+	$(call row,headers,$(if $(MISSING),,$(JSON_DIR) $(XXHASH_DIR)),missing $(MISSING); run scripts/setup.sh)
 	$(call row,Catch2,$(CATCH2_DIR:%=% (version $(if $(CATCH2_LIBS),3,2))),not found; `make test` installs it)
 	$(call row,CUDA,$(if $(filter-out 0,$(USE_CUDA)),$(HAVE_CUDA:%=% ($(CUDA_VERSION)) for sm $(GPU_ARCHS)$(if \
 	  $(filter-out $(CXX),$(NVCC_CXX)),$(,) host code by $(NVCC_CXX)))),$(if \
@@ -44,8 +43,7 @@ info: ## what was found, where, and why something was not
 	$(call row,cuBLASLt,$(CUBLASLT_LIB),not found)
 	$(call optional_row,cuDNN,CUDNN)
 	$(call optional_row,NCCL,NCCL)
-	$(call row,MPI,$(if $(IS_MPI),$(MPI_LIB)),$(if $(filter 0,$(USE_MPI)),USE_MPI=0,not found; `make test` installs \
-	  Open MPI or set MPI_HOME))
+	$(call row,MPI,$(if $(IS_MPI),$(MPI_LIB)),$(if $(filter 0,$(USE_MPI)),USE_MPI=0,not found; `make test` installs it))
 	$(call row,ccache,$(CCACHE),not found; without it a clean build recompiles everything)
 	$(call row,build folder,$(O))
 	$(call row,version,$(VERSION)$(,) build $(BUILD_ID))

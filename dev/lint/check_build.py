@@ -187,7 +187,7 @@ def stamp(new, terminal=None, **environment):
     *) exec {GXX} "$@" ;;
     esac""")
     out = machine.folder / "out"
-    files = [f"{out}/{name}" for name in ("flags", "levels", "mpi_flags")]
+    files = [f"{out}/{name}" for name in ("flags", "llmc/cpu/chosen_kernels.cpp.o.flags", "llmc/comm/launch/mpi_ranks.cpp.o.flags")]
     said = subprocess.run(["make", "--no-print-directory", f"O={out}", "CPU_ARCH=native", *files], cwd=ROOT, text=True, capture_output=True,
                           env={**machine.environment, **environment}, stdin=terminal or subprocess.DEVNULL, check=False)
     texts = [pathlib.Path(name).read_text(encoding="utf-8") if os.path.exists(name) else said.stderr for name in files]

@@ -26,8 +26,8 @@ NVCC_PATH := $(shell command -v nvcc 2>/dev/null)
 CUDA_DIR  := $(call dir_with,include/cuda_runtime.h,$(patsubst %/bin/nvcc,%,$(wildcard $(addsuffix /bin/nvcc,\
   $(CUDA_HOME) $(CUDA_PATH) $(NVCC_PATH:%/bin/nvcc=%) /usr/local/cuda \
   $(lastword $(sort $(wildcard /usr/local/cuda-*))) /opt/cuda))))
-CUDA_VERSION := $(if $(CUDA_DIR),$(or $(shell sed -nE 's/^.define CUDART_VERSION +([0-9]+)0([0-9])0.*/\1.\2/p' \
-  $(CUDA_DIR)/include/cuda_runtime_api.h 2>/dev/null),0))
+CUDA_VERSION := $(or $(shell sed -nE 's/^.define CUDART_VERSION +([0-9]+)0([0-9])0.*/\1.\2/p' \
+  $(CUDA_DIR)/include/cuda_runtime_api.h 2>/dev/null),0)
 CUDA_MAJOR   := $(or $(filter-out 0,$(basename $(CUDA_VERSION))),13)
 # $(call older,VERSION,LEAST): VERSION if it is older than LEAST
 older = $(filter-out $(2),$(firstword $(shell printf '%s\n' $(1) $(2) | sort -V)))
@@ -84,11 +84,11 @@ endef
 CUDA_MISSING := $(strip $(if $(CUDA_DIR),$(LACKS_OF_CUDA),\
   nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)))
 HAVE_CUDA    := $(if $(CUDA_MISSING),,$(CUDA_DIR))
-HAVE_CUDNN   := $(if $(HAVE_CUDA),$(if $(CUDNN_LIB),$(CUDNN_DIR)))
-HAVE_NCCL    := $(if $(HAVE_CUDA),$(if $(NCCL_LIB),$(NCCL_DIR)))
+HAVE_CUDNN   := $(and $(HAVE_CUDA),$(CUDNN_LIB),$(CUDNN_DIR))
+HAVE_NCCL    := $(and $(HAVE_CUDA),$(NCCL_LIB),$(NCCL_DIR))
 PASSED_OVER   = $(if $(and $(filter-out 0,$(USE_CUDA)),$(CUDA_DIR)),$(strip \
   $(or $(CUDA_MISSING),$(CUDNN_TOO_OLD) $(NCCL_TOO_OLD))))
-DEFAULT_VARIANT := $(if $(filter-out 0,$(USE_CUDA)),$(if $(HAVE_CUDA),cuda,cpu),cpu)
+DEFAULT_VARIANT := $(if $(and $(filter-out 0,$(USE_CUDA)),$(HAVE_CUDA)),cuda,cpu)
 VARIANT      ?= $(DEFAULT_VARIANT)
 HOST_VARIANT  = $(or $(filter-out cuda,$(VARIANT)),cpu)
 # MPI: in MPI_HOME, else where mpicxx looks, which matches the mpirun of the same installation.

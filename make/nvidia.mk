@@ -36,11 +36,9 @@ run-cuda-link: $(J)/tests_and_benches $(J)/train_gpt
 cublaslt-calls: ## are products described to cuBLASLt as they are meant? against one made here
 	$(call try,$(CUDA_MISSING),+$(SUBMAKE) run-$@ VARIANT=cuda)
 cudnn-plans: ## has cuDNN a plan for every shape? three minutes
-	$(call try,$(if $(HAVE_CUDNN),,$(or $(CUDA_MISSING),cuDNN with its headers (set CUDNN_HOME or NVIDIA_WHEELS))),\
-	  +$(SUBMAKE) run-$@ VARIANT=cuda USE_CUDNN=1)
+	$(call try,$(if $(HAVE_CUDNN),,cuDNN; see make info),+$(SUBMAKE) run-$@ VARIANT=cuda USE_CUDNN=1)
 nccl-calls: ## as far as NCCL itself goes without a GPU
-	$(call try,$(if $(HAVE_NCCL),,$(or $(CUDA_MISSING),NCCL with its header (set NCCL_HOME or NVIDIA_WHEELS))),\
-	  +$(SUBMAKE) run-$@ VARIANT=cuda USE_NCCL=1)
+	$(call try,$(if $(HAVE_NCCL),,NCCL; see make info),+$(SUBMAKE) run-$@ VARIANT=cuda USE_NCCL=1)
 run-nccl-calls run-cublaslt-calls run-cudnn-plans: run-%: $(O)/% $(O)/no_driver/libcuda.so.1
 	@$(if $(filter cudnn%,$*),LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}) $< $(TEST_ARGS)
 

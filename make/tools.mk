@@ -12,11 +12,9 @@ format: ## rewrite all sources with clang-format
 objects: $(OBJECTS)
 
 compile_commands.json: FORCE ## for editors (clangd) and clang-tidy: how each file is compiled
-	$(Q)$(SUBMAKE) generated VARIANT=$(HOST_VARIANT)
+	$(Q)$(SUBMAKE) $(GENERATED:$(O)/%=build/$(HOST_VARIANT)/%) VARIANT=$(HOST_VARIANT)
 	$(Q)$(SUBMAKE) -nBk V=1 JOIN= PRECOMPILED= OP_TESTS='$(ALL_TESTS)' VARIANT=$(HOST_VARIANT) objects 2>/dev/null | \
 	  python3 make/compile_commands.py > $@
-generated: $(GENERATED)
-
 tidy: compile_commands.json ## clang-tidy on changed files (.clang-tidy). dev/lint/tidy.sh --all: on all
 	@dev/lint/tidy.sh
 debug: ## programs for a debugger, in build/debug: no optimization, all variables

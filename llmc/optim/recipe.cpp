@@ -1,6 +1,7 @@
 // See recipe.h.
 #include "llmc/optim/recipe.h"
 #include <algorithm>
+#include <utility>
 #include "llmc/base/check.h"          // require, ensure, format
 #include "llmc/optim/update_rules.h"  // update_rule, with_rule
 
@@ -144,18 +145,26 @@ std::string Recipe::table(bool markdown) const {
     text += markdown ? "\n\n| group | rule | learning rate | betas | eps | weight decay |\n|---|---|---|---|---|---|\n"
                      : format("\n  %-17s %-7s %13s %12s %8s %13s\n", "group", "rule", "learning rate", "betas", "eps",
                               "weight decay");
-    const char* line = markdown ? "| %s | %s | %.4g | %s | %s | %.4g |\n" : "  %-17s %-7s %13.4g %12s %8s %13.4g\n";
+    std::vector<std::pair<std::string, std::string>> rows;  // groups, values
+    const auto add = [&](size_t group, const std::string& values) {
+        if (markdown && !rows.empty() && rows.back().second == values)
+            rows.back().first += std::string(", ") + kParameterGroupNames[group];
+        else
+            rows.push_back({kParameterGroupNames[group], values});
+    };
+    const char* line = markdown ? " | %s | %.4g | %s | %s | %.4g |\n" : " %-7s %13.4g %12s %8s %13.4g\n";
     const MuonConfig& m = rules.muon;
-    text += format(line, kParameterGroupNames[size_t(matrices)], muon() ? "Muon" : "if Muon", rules.muon_learning_rate,
-                   format(m.second_moment ? "%g, %g" : "%g", momentum.peak, m.beta2).c_str(), "", m.weight_decay);
+    add(size_t(matrices),
+        format(line, muon() ? "Muon" : "if Muon", rules.muon_learning_rate,
+               format(m.second_moment ? "%g, %g" : "%g", momentum.peak, m.beta2).c_str(), "", m.weight_decay));
     for (size_t g = 0; g < kNumParameterGroups; g++) {
         if (muon() && g == size_t(matrices)) continue;
         const GroupRule& rule = rules.groups[g];
         const UpdateRule& update = update_rule(rule.name);
-        text += format(line, kParameterGroupNames[g], update.title.c_str(), rule.learning_rate,
-                       format("%g, %g", rule.beta1, rule.beta2).c_str(),
-                       update.has_eps ? format("%g", rule.eps).c_str() : "", rule.weight_decay);
+        add(g, format(line, update.title.c_str(), rule.learning_rate, format("%g, %g", rule.beta1, rule.beta2).c_str(),
+                      update.has_eps ? format("%g", rule.eps).c_str() : "", rule.weight_decay));
     }
+    for (const auto& [names, values] : rows) text += format(markdown ? "| %s" : "  %-17s", names.c_str()) + values;
     return text;
 }
 

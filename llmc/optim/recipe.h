@@ -47,7 +47,7 @@ struct Recipe {
     Rates rates(int64_t step, int64_t steps) const;
     // The learning rate falls only at the end, in decay_fraction of all steps.
     bool decays_late() const { return schedule_kind == "wsd" || schedule_kind == "trapezoid"; }
-    // The schedules in a sentence, and one line per group; as Markdown, a table.
+    // The schedules in a sentence, and one line per group; as Markdown, a table, in which equal groups share a row.
     std::string table(bool markdown = false) const;
     // The same in two lines, if AdamW updates all groups at one learning rate.
     std::string text() const;

@@ -274,6 +274,8 @@ TEST_CASE("a recipe as a table", "[recipe]") {
                          "norm of 1\n\n| group | rule |"));
     CHECK(contains(gpt2,
                    "|---|---|---|---|---|---|\n| matrices | if Muon | 0.02 | 0.95, 0.9 |  | 0.1 |\n"
-                   "| matrices | AdamW | 0.001 | 0.9, 0.95 | 1e-08 | 0.1 |\n| embedding | AdamW |"));
-    CHECK(contains(find_recipe("stage-a").table(true), "| matrices | Muon | 0.025 | 0.95 |  | 0.05 |\n| embedding |"));
+                   "| matrices, embedding, positions, head, value-embeddings | AdamW | 0.001 | 0.9, 0.95 | 1e-08 | 0.1 "
+                   "|\n| vectors, resid-lambdas, x0-lambdas, smear | AdamW | 0.001 | 0.9, 0.95 | 1e-08 | 0 |\n"));
+    CHECK(contains(find_recipe("stage-a").table(true),
+                   "| matrices | Muon | 0.025 | 0.95 |  | 0.05 |\n| embedding, positions |"));
 }

@@ -60,8 +60,8 @@ except ImportError:
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Flags that a trial may not change: those of the goal, and those that this script sets.
-FIXED = {"train-data", "val-data", "val-tokens", "tokenizer", "packing", "document-token", "time-budget", "steps", "schedule-by",
-         "seed", "out-dir", "results", "description", "resume", "summary", "config"}  # fmt: skip
+FIXED = {"train-data", "val-data", "val-tokens", "tokenizer", "packing", "document-token", "time-budget", "steps", "seed",
+         "out-dir", "results", "description", "resume", "summary", "config"}  # fmt: skip
 FIXED_KEYS = {"budget", "metric", "train-data", "val-data", "val-tokens", "tokenizer", "packing", "document-token", "seeds"}
 METRICS = ("val_bpb", "val_loss")
 
@@ -189,7 +189,7 @@ class Experiment:
         if str(folder) in done:
             return done[str(folder)]
         given = self.spec.fixed_flags | flags | {
-            "time-budget": f"{self.spec.budget:g}", "schedule-by": "time", "seed": str(seed), "out-dir": str(folder),
+            "time-budget": f"{self.spec.budget:g}", "seed": str(seed), "out-dir": str(folder),
             "resume": "auto", "results": str(self.results), "description": name}  # fmt: skip
         given = {"sample-tokens": "0"} | given
         command = [self.train_gpt, *(f"--{key}={value}" for key, value in given.items())]

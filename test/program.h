@@ -24,28 +24,29 @@ Tests train_gpt as a user runs it: tiny runs in a scratch folder, their logs and
 #include "llmc/cpu/kernels.h"           // Cpu, for run_state.h
 #include "llmc/io/checkpoint.h"         // checkpoint_path, checkpoint_steps, verify
 #include "llmc/io/manifest.h"           // Manifest
+#include "llmc/run/command.h"           // parse_command_line
 #include "llmc/run/log.h"               // StepRecord
-#include "llmc/run/run_flags.h"         // RunFlags
 #include "test/testing.h"               // run, ScratchFolder
 
 // name -> value.
 using FlagMap = std::map<std::string, std::string>;
 
 // Three micro-batches of 2 x 16 tokens per step. In fp32, because --dtype auto depends on the processor.
-inline const FlagMap kTiny = {
-    {"num-layers", "2"},  {"num-heads", "2"},         {"channels", "32"},    {"seq-len", "16"},
-    {"batch-size", "2"},  {"total-batch-size", "96"}, {"steps", "20"},       {"warmup-steps", "5"},
-    {"grad-clip", "1.5"}, {"checkpoint-every", "0"},  {"val-tokens", "320"}, {"sample-tokens", "0"},
-    {"temperature", "1"}, {"threads", "1"},           {"seed", "7"},         {"dtype", "fp32"}};
+inline const FlagMap kTiny = {{"num-layers", "2"},       {"num-heads", "2"},    {"channels", "32"},
+                              {"seq-len", "16"},         {"batch-size", "2"},   {"total-batch-size", "96"},
+                              {"steps", "20"},           {"warmup-steps", "5"}, {"grad-clip", "1.5"},
+                              {"checkpoint-every", "0"}, {"val-tokens", "320"}, {"sample-tokens", "0"},
+                              {"threads", "1"},          {"seed", "7"},         {"dtype", "fp32"}};
 
 inline void put_file(const std::string& path, const std::string& content) {
     FileWriter(path).write(content.data(), content.size());
 }
 
-// What is no flag but a line of a file is written beside --out-dir.
-inline std::string command_of(const FlagMap& flags, const std::string& name = "train") {
+// What is no flag but a line of a file is written to a file whose name begins with `place`, by default --out-dir.
+inline std::string command_of(const FlagMap& flags, const std::string& name = "train", const std::string& place = "") {
     std::string command = program("train_gpt") + " " + name, lines;
-    RunFlags known;
+    const char* const words[] = {"train_gpt", name.c_str()};
+    CommandLine known = parse_command_line(2, words);
     const std::vector<Field> fields = known.fields();
     for (const auto& [flag, value] : flags)
         if (std::any_of(fields.begin(), fields.end(),
@@ -54,7 +55,8 @@ inline std::string command_of(const FlagMap& flags, const std::string& name = "t
         else
             command += " --" + flag + "='" + value + "'";
     if (lines.empty()) return command;
-    const std::string path = flags.at("out-dir") + "." + hex64(xxh3(lines.data(), lines.size())) + ".cfg";
+    const std::string path =
+        (place.empty() ? flags.at("out-dir") : place) + "." + hex64(xxh3(lines.data(), lines.size())) + ".cfg";
     put_file(path, lines);
     return command + " --config='" + path + "'";
 }

@@ -16,7 +16,7 @@ BUDGET = {
     "sources of llmc/": 455,
     "sources of one folder of llmc/": 63,
     "files of scripts/": 33,
-    "flags of `train_gpt train`": 98,
+    "flags of `train_gpt train`": 85,
     "words of README.md and doc/": 32_340,
     "words of dev/LOG.md and dev/log/": 14_200,
     "lines of Makefile and make/": 708,

@@ -28,7 +28,7 @@ TINY = {
 CONFIGS = {
     "adamw": {},
     "muon": {"optimizer": "muon", "muon-learning-rate": 0.02},
-    "waits": {"async-checkpoint": False, "keep": 1},
+    "waits": {"config": HERE / "waits.conf", "keep": 1},
     "bf16": {"dtype": "bf16"},
     "ranks": {"virtual-ranks": 2, "total-batch-size": 128},
     "four_ranks": {"virtual-ranks": 4, "total-batch-size": 256, "optimizer": "muon", "muon-learning-rate": 0.02},

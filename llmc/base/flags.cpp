@@ -273,7 +273,7 @@ static void open_files(const std::vector<Field>& fields, const HelpText& help, V
     }
 }
 
-std::string where_to_write(const Field& field, const std::string& text) {
+static std::string where_to_write(const Field& field, const std::string& text) {
     return format("--%s is no flag: write `%s = %s` into a file, and give that as --%s FILE (doc/flags.md)", field.name,
                   field.name, text.c_str(), field.in_file);
 }

@@ -26,8 +26,8 @@ flag given several times has its last value. In --config FILE, whose values the 
 FILE may also be such fields in JSON, as a run's checkpoint has them.
 
 A flag can be a file of its own: --model FILE gives the fields of its section, and only that file, --config and
-checkpoints give those that are only_in("model"), which are no flags. The command line overrides --config, and that the
-file.
+checkpoints give those that are only_in("model"), which are no flags. Those only_in("config") are of --config and
+checkpoints alone. The command line overrides --config, and that the file.
 
 A field of a std::optional may have no value. On the command line the word Field::unset says so, in JSON null.
 
@@ -133,8 +133,6 @@ void set_given(const std::vector<Field>& fields, const Flags& flags);
 std::string text_of(const Field& field);
 // The beginning of a help text, up to a clause's end, in at most `width` characters.
 std::string in_brief(const std::string& help, size_t width);
-// Says where a field that is no flag is set.
-std::string where_to_write(const Field& field, const std::string& text);
 // The text of --help: a line of at most 80 characters for each flag in help.common. `all`, or without such flags: every
 // flag by section with its whole text.
 std::string help_text(const std::vector<Field>& fields, const std::string& program, const HelpText& help,

@@ -112,8 +112,8 @@ Placement find_placement(Ranks& ranks, const std::string& out_dir, const std::st
             if (theirs.empty()) continue;
             if (checkpoint_to == "shared")
                 throw SharedError(kExitUsage,
-                                  format("--checkpoint-to shared: rank %d cannot write to %s of rank 0: %s; give an "
-                                         "--out-dir that all hosts see, or --checkpoint-to rank0",
+                                  format("checkpoint-to = shared: rank %d cannot write to %s of rank 0: %s; give an "
+                                         "--out-dir that all hosts see, or checkpoint-to = rank0",
                                          r, where, peer_text(theirs).c_str()));
             if (why.empty()) why = peer_text(theirs);
             placement.sends[size_t(r)] = true, elsewhere.push_back(r);

@@ -1,5 +1,5 @@
 /*
-Where each rank writes its part of a checkpoint: --checkpoint-to. Ranks on several hosts may share a folder or have
+Where each rank writes its part of a checkpoint: checkpoint-to. Ranks on several hosts may share a folder or have
 separate disks. This is detected before the first step, not when the first checkpoint is lost: rank 0 creates a file
 with a random name in its --out-dir, and the other ranks look for it in theirs.
 

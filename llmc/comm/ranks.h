@@ -18,7 +18,7 @@ receive 4 GB in all. So large or differing records go to rank 0, which answers i
 equal everywhere are first compared by their hash (check_alike).
 
 Every rank must make the same calls in the same order. If a rank is dead, or does not arrive within --comm-timeout, all
-others end with exit code 3 (watchdog.h). For work on files the limit is --io-timeout (share_errors).
+others end with exit code 3 (watchdog.h). For work on files the limit is io-timeout (share_errors).
 
   OneRank           one rank: nothing to exchange
   LocalRanks        threads of one process (local.h)
@@ -163,7 +163,7 @@ struct SharedError : Error {
 };
 
 // Runs `body` on every rank. If it throws an Error on any rank, all throw the lowest such rank's as a SharedError.
-// Collective. Ranks wait for each other for up to --io-timeout, because `body` may read and write files.
+// Collective. Ranks wait for each other for up to io-timeout, because `body` may read and write files.
 template <class Body>
 void share_errors(Ranks& part, Body&& body) {
     Ranks& ranks = part.all();

@@ -44,7 +44,7 @@ void Watchdog::run() {
             if (since_ms <= 0 || now_ms_ - since_ms < timeout_ms) continue;
             std::string message =
                 format("the %s was not over after %g s%s", what_of(slot).c_str(), double(timeout_ms) * 1e-3,
-                       timeout_ms == ms_of(timeout_s) ? "" : " (--io-timeout)");
+                       timeout_ms == ms_of(timeout_s) ? "" : " (io-timeout)");
             if (const Missing* missing = slot.missing) message += "; not there yet: " + (*missing)();
             if (slot.since_ms != since_ms) continue;  // the watch has ended in the meantime
             lock.unlock();

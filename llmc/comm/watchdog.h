@@ -49,7 +49,7 @@ public:
     Watchdog& operator=(const Watchdog&) = delete;
 
     const double timeout_s;
-    double disk_timeout_s = 3600;              // --io-timeout; set it before the first Patience
+    double disk_timeout_s = 3600;              // io-timeout; set it before the first Patience
     void set_rank(int rank) { rank_ = rank; }  // if the rank is not known at first
     void set_step(int64_t step) { step_ = step; }
 

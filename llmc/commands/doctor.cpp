@@ -371,7 +371,7 @@ Finding check_cpu_peak(const RunFlags& config) {
     const std::string dtype = config.dtype == "auto" ? cpu_kernels().matmul_rates().faster() : config.dtype;
     const DevicePeak peak =
         dtype == "bf16" ? peak_of<bf16>(cpu, config.peak_flops) : peak_of<float>(cpu, config.peak_flops);
-    if (peak.flops <= 0) return ok("MFU", "none, as --peak-flops 0 says");
+    if (peak.flops <= 0) return ok("MFU", "none, as peak-flops = 0 says");
     return ok("MFU", format("of %s (%s, threads: %d)", peak.text().c_str(), dtype.c_str(), cpu.num_threads));
 }
 

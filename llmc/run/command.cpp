@@ -22,6 +22,8 @@ struct CommandInfo {
 };
 
 const Names kLaunch = {"launcher", "rank", "world-size", "local-rank", "master", "interface", "comm-timeout"};
+const Names kGenerate = {"resume",        "init-from", "out-dir", "tokenizer", "document-token", "seq-len",
+                         "sample-tokens", "device",    "dtype",   "attention", "threads",        "seed"};
 
 Names operator+(Names a, const Names& b) {
     a.insert(a.end(), b.begin(), b.end());
@@ -44,17 +46,13 @@ const std::vector<CommandInfo>& commands() {
          "generate",
          "Continue a text with a trained model; new tokens go to stdout as they come.",
          "./train_gpt generate --resume run/default --prompt \"Once upon a time\"",
-         Names{"resume", "init-from", "out-dir", "tokenizer", "document-token", "seq-len", "sample-tokens",
-               "temperature", "top-k", "top-p", "device", "dtype", "attention", "threads", "seed"} +
-             kLaunch,
+         kGenerate + kLaunch,
          {}},
         {Command::chat,
          "chat",
          "Chat with a fine-tuned model; each line of standard input is a message.",
          "./train_gpt chat --resume run/chat",
-         Names{"resume", "init-from", "out-dir", "tokenizer", "document-token", "seq-len", "packing", "sample-tokens",
-               "temperature", "top-k", "top-p", "device", "dtype", "attention", "threads", "seed"} +
-             kLaunch,
+         kGenerate + Names{"packing"} + kLaunch,
          {}},
         {Command::eval,
          "eval",
@@ -132,21 +130,34 @@ const CommandInfo* command_named(const char* name) {
     return nullptr;
 }
 
+bool contains(const Names& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// These fields, and those of sampling that are lines of a file for `train`, as flags.
+std::vector<Field> with_sampling(std::vector<Field> all, RunFlags& run) {
+    for (Field& field : run.fields())
+        if (contains({"temperature", "top-k", "top-p"}, field.name)) field.in_file = "", all.push_back(field);
+    return all;
+}
+
 // The flags of this command only.
 std::vector<Field> own_fields(CommandLine& line) {
     switch (line.run.command) {
         case Command::generate:
-            return {
-                {"sampling", "prompt", &line.generate.prompt, "text to continue, or @FILE for that of a file"},
-                Field{"sampling", "num-samples", &line.generate.num_samples, "number of continuations"}.from(1, 4096)};
+            return with_sampling(
+                {{"sampling", "prompt", &line.generate.prompt, "text to continue, or @FILE for that of a file"},
+                 Field{"sampling", "num-samples", &line.generate.num_samples, "number of continuations"}.from(1, 4096)},
+                line.run);
         case Command::chat:
-            return {
-                {"chat", "message", &line.chat.message, "send this one message, print the answer and exit"},
-                {"chat", "system", &line.chat.system, "system prompt: what the model is told before the conversation"},
-                Field{"chat", "chat-template", &line.chat.chat_template,
-                      "how a conversation is written; auto: as the template beside the tokenizer says, or by its "
-                      "special tokens"}
-                    .one_of({"auto", "nanochat", "chatml", "llama3"})};
+            return with_sampling(
+                {{"chat", "message", &line.chat.message, "send this one message, print the answer and exit"},
+                 {"chat", "system", &line.chat.system, "system prompt: what the model is told before the conversation"},
+                 Field{"chat", "chat-template", &line.chat.chat_template,
+                       "how a conversation is written; auto: as the template beside the tokenizer says, or by its "
+                       "special tokens"}
+                     .one_of({"auto", "nanochat", "chatml", "llama3"})},
+                line.run);
         case Command::plan:
             return {
                 {"plan", "gpu", &line.plan.gpu, "GPUs to plan for, separated by commas: A100, H100, H200, B200, 4090"},
@@ -174,10 +185,6 @@ std::vector<Field> own_fields(CommandLine& line) {
         default:
             return {};
     }
-}
-
-bool contains(const Names& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 // The names of flags in nanochat (scripts/base_train.py) and nanoGPT (train.py), where they mean the same.
@@ -313,22 +320,20 @@ std::string why_unknown(Command asked, std::string name) {
                           other.instead);
     for (const OldFlag& old : kOldFlags)
         if (name == old.name) return format("--%s is now %s", old.name, old.now);
-    RunFlags run;
-    for (const Field& field : run.fields())
-        if (!field.is_flag() && (name == field.name || name == std::string("no-") + field.name))
-            return where_to_write(field, "...");
-    std::string others;
+    std::string flag_of, line_of;
     for (const CommandInfo& info : commands()) {
         CommandLine other;
         other.run.command = info.command;
         for (const Field& field : other.fields())
-            if (name == field.name || name == std::string("no-") + field.name)
+            if (name == field.name || name == std::string("no-") + field.name) {
+                std::string& others = field.is_flag() ? flag_of : line_of;
                 others += (others.empty() ? "" : ", ") + std::string(info.name);
+            }
     }
+    if (flag_of.empty() && line_of.empty()) return "";
     const char* const here = info_of(asked).name;
-    return others.empty() ? ""
-                          : format("--%s is no flag of `%s`, but of: %s; see ./train_gpt %s --help", name.c_str(), here,
-                                   others.c_str(), here);
+    return format("--%s is no flag of `%s`, but %s: %s; see ./train_gpt %s --help", name.c_str(), here,
+                  flag_of.empty() ? "a line of a file for" : "of", (flag_of.empty() ? line_of : flag_of).c_str(), here);
 }
 
 std::string description_of(const CommandInfo& info) {
@@ -466,11 +471,12 @@ std::string flags_document() {
         line.run.command = info.command;
         text += format("\n## %s\n\n%s\n\n    %s\n", info.name, info.description, info.example);
         const bool has_own = info.command == Command::train;
-        const std::vector<Field> own = has_own ? line.fields() : own_fields(line);
+        const std::vector<Field> all = line.fields(), own = has_own ? all : own_fields(line);
         if (!own.empty()) text += "\n" + markdown_table(own);
         if (has_own) continue;
         std::string others;
-        for (const std::string& name : info.flags) others += (others.empty() ? "`--" : ", `--") + name + "`";
+        for (const std::string& name : info.flags)
+            if (field_named(all, name, name).is_flag()) others += (others.empty() ? "`--" : ", `--") + name + "`";
         text += own.empty() ? "\nFlags of `train`: " : "\nAnd of `train`'s flags: ";
         text += (others.empty() ? "all" : others) + ".\n";
     }

@@ -42,7 +42,7 @@ std::optional<double> given_peak(const std::string& asked) {
     char* end = nullptr;
     const double flops = std::strtod(asked.c_str(), &end);
     require(end != asked.c_str() && *end == 0 && std::isfinite(flops) && flops >= 0,
-            "--peak-flops %s: expected auto, measure, or FLOP/s, 165e12 for example (0: no MFU)", asked.c_str());
+            "peak-flops = %s: expected auto, measure, or FLOP/s, 165e12 for example (0: no MFU)", asked.c_str());
     return flops;
 }
 
@@ -57,7 +57,7 @@ DevicePeak measured(double flops, const std::string& what) { return {flops, "mea
 
 DevicePeak find_peak(const std::string& asked, double vendors, const std::string& folder, const std::string& key,
                      const std::function<PeakRates()>& measure) {
-    if (const std::optional<double> flops = given_peak(asked)) return {*flops, "as --peak-flops says"};
+    if (const std::optional<double> flops = given_peak(asked)) return {*flops, "as peak-flops says"};
     if (asked == "auto" && vendors > 0) return {vendors, "the vendor's figure"};
     const std::string name = "peak-" + hex64(xxh3(key.data(), key.size())) + ".json";
     try {

@@ -24,10 +24,10 @@ struct DevicePeak {
     std::string text() const;  // "0.268 TFLOP/s, measured: multiply-adds in registers"
 };
 
-// The number that --peak-flops gives; nullopt for "auto" and "measure". Throws an Error for anything else.
+// The number that peak-flops gives; nullopt for "auto" and "measure". Throws an Error for anything else.
 std::optional<double> given_peak(const std::string& asked);
 
-// The peak for --peak-flops `asked`. `vendors`: the figure from the table, or 0. A measurement is read from `folder`
+// The peak for peak-flops `asked`. `vendors`: the figure from the table, or 0. A measurement is read from `folder`
 // (user_cache.h) if it was made for the same `key`, else made and stored there. If it fails, the peak is not known.
 DevicePeak find_peak(const std::string& asked, double vendors, const std::string& folder, const std::string& key,
                      const std::function<PeakRates()>& measure);

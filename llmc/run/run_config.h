@@ -5,7 +5,7 @@ and number of ranks. Values that were given are kept. The others are derived:
   --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (depth_scaling.h)
   --batch-size auto     the largest that divides a step's sequences and fits in memory
   --steps               else from --target-flops or --target-param-data-ratio; else 2000
-  --schedule-by         time if --time-budget is given and --steps is not
+  schedule-by           time if --time-budget is given and --steps is not
 
   const Decision decision = decide(flags, shape, world_size, fits);         rank 0, which sends it to the others
   const RunConfig config(decision, shape, world_size, rank);                made once, and never changed
@@ -40,7 +40,7 @@ struct RunConfig {
     GptShape shape{};
     StepConfig step{};   // B, T, micro-batches of this rank; ranks
     Shares shares = {};  // of all ranks; with --balance auto, at the start
-    int64_t steps = 0;   // of the whole run; with --schedule-by time, the length of the schedules in steps
+    int64_t steps = 0;   // of the whole run; with schedule-by = time, the length of the schedules in steps
     Scaling scaling = {};
     Recipe recipe = {};      // scaled to this run's batch and length
     Schedule schedule = {};  // of the learning rate

@@ -44,13 +44,18 @@ std::string by_new_names(const std::string& json) {
     return json_text(flags);
 }
 
-// What is no flag, but a line of a --recipe file.
-static bool is_of_recipe_file(const std::string& name) {
-    static const std::set<std::string> names = {
-        "adam-eps",         "embedding-learning-rate", "unembedding-learning-rate", "scalar-learning-rate",
-        "reference-tokens", "reference-batch-size",    "scale-hyperparameters",     "window-warmup-steps",
-        "outer-lr",         "outer-momentum"};
-    return names.contains(name) || (name.starts_with("muon-") && name != "muon-learning-rate");
+// The flag whose file has this line; "": it is a flag itself.
+static const char* file_of(const std::string& name) {
+    static const std::set<std::string> of_recipe = {
+        "adam-eps",       "embedding-learning-rate", "unembedding-learning-rate", "scalar-learning-rate", "outer-lr",
+        "outer-momentum", "scale-hyperparameters",   "window-warmup-steps",       "schedule-by"};
+    static const std::set<std::string> of_config = {
+        "async-checkpoint", "checkpoint-to", "profile-steps", "temperature", "top-k",   "top-p",
+        "fp8-amax-history", "peak-flops",    "max-restarts",  "bucket-mb",   "overlap", "io-timeout"};
+    if (of_config.contains(name)) return "config";
+    const bool is_of_recipe = of_recipe.contains(name) || name.starts_with("reference-") ||
+                              (name.starts_with("muon-") && name != "muon-learning-rate");
+    return is_of_recipe ? "recipe" : "";
 }
 
 // The order is that of --help and doc/flags.md.
@@ -403,7 +408,7 @@ std::vector<Field> RunFlags::fields() {
                 .from(0.1),
         });
     for (Field& field : all)
-        if (is_of_recipe_file(field.name)) field.in_file = "recipe";
+        if (field.is_flag()) field.in_file = file_of(field.name);
     return all;
 }
 
@@ -443,7 +448,7 @@ void RunFlags::validate() const {
             "--warmup-steps %ld is more than --steps %ld: lower one or raise the other", chosen.warmup_steps,
             num_steps);
     require(schedule_by != "time" || time_budget_s > 0,
-            "--schedule-by time needs a --time-budget: give its seconds, or leave it out");
+            "schedule-by = time needs a --time-budget: give its seconds, or leave the line out");
     require(patience == 0 || val_every > 0,
             "--patience %ld counts validations during the run, and --val-every is 0: give the steps between them",
             patience);
@@ -453,8 +458,8 @@ void RunFlags::validate() const {
     require(islands_of_run() == 0 || zero_stage == 1,
             "--islands: an island shards the optimizer's state alone; leave --zero-stage 2 out");
     require(islands_of_run() == 0 || schedule_by != "time",
-            "--islands: each has a clock of its own, which schedules cannot follow: give --steps, or --schedule-by "
-            "steps");
+            "--islands: each has a clock of its own, which schedules cannot follow: give --steps, or schedule-by "
+            "= steps in a file for --recipe");
     for (const auto& [flag, asked] : {std::pair{"--save-best", save_best}, {"--patience", patience > 0}})
         require(!asked || !trains() || !val_data.empty(), "%s needs a validation loss: give --val-data", flag);
     require(!prompt.empty() || sample_tokens == 0,

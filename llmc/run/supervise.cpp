@@ -70,7 +70,7 @@ public:
                 return end_as(status);
             }
             if (restarts == flags_.launch.max_restarts) {
-                std::fprintf(stderr, "error: --supervise: %s %s, and was started again %d times (--max-restarts)\n",
+                std::fprintf(stderr, "error: --supervise: %s %s, and was started again %d times (max-restarts)\n",
                              who_.c_str(), ending.c_str(), restarts);
                 return end_as(status);
             }

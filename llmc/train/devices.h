@@ -48,7 +48,7 @@ inline size_t peak_memory(const Cpu&) {
         if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;  // "VmHWM:     1234 kB"
     return 0;
 }
-// The peak to which MFU refers; `asked` is --peak-flops. Measured on a CPU: no table of processors would be complete,
+// The peak to which MFU refers; `asked` is peak-flops. Measured on a CPU: no table of processors would be complete,
 // and their speed depends on the clock.
 template <class T>
 DevicePeak peak_of(Cpu& cpu, const std::string& asked) {

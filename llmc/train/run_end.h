@@ -53,7 +53,7 @@ public:
 
     // ---- steps
 
-    // Whether the run is over after `step` steps. With --schedule-by time the number of steps is not known.
+    // Whether the run is over after `step` steps. With schedule-by = time the number of steps is not known.
     bool is_last(int64_t step) const { return !config_.by_time() && step >= config_.steps; }
     bool is_outer_step(int64_t step) const { return has_islands_ && (step % flags_.outer_every == 0 || is_last(step)); }
     // Whether work that is done every `every` steps (0: never) is due after `step` steps. With islands: after an outer

@@ -57,7 +57,7 @@ public:
                 .cropped = start.cropped};
     }
 
-    // MFU over all steps whose time is counted: with --schedule-by time the first few are not (kUncountedSteps).
+    // MFU over all steps whose time is counted: with schedule-by = time the first few are not (kUncountedSteps).
     double mfu_so_far(const RunState& state) const {
         const int64_t uncounted = config_.by_time() ? std::min(state.step, RunConfig::kUncountedSteps) : 0;
         return mfu(double(state.tokens) - double(uncounted * config_.step.tokens_of_all()), state.training_s);

@@ -1,6 +1,6 @@
 /*
 --profile: profiles a few steps of a run, op by op, then prints a table and writes the trace; the run continues
-unchanged. It profiles --profile-steps steps from the third one on, because the first two warm up. In a shorter run it
+unchanged. It profiles `profile-steps` steps from the third one on, because the first two warm up. In a shorter run it
 begins earlier.
 
   StepProfiler<Device, T> profiler(device, world, config);       measures the device's peaks

@@ -344,11 +344,11 @@ TEST_CASE("what the guides of other programs call a flag is that flag, or is tol
     // nanoGPT's train.py
     const RunFlags gpt =
         parsed({"--batch_size=12", "--block_size=64", "--n_layer=4", "--n_head", "4", "--n_embd=128", "--max_iters",
-                "2000", "--lr=1e-3", "--warmup_iters=100", "--eval_interval=250", "--no-async_checkpoint"})
+                "2000", "--lr=1e-3", "--warmup_iters=100", "--eval_interval=250", "--save_best", "--no-save_best"})
             .run;
     CHECK((gpt.batch_size == 12 && gpt.model.seq_len == 64 && gpt.model.num_layers == 4 && gpt.model.channels == 128));
     CHECK((gpt.steps == 2000 && gpt.learning_rate == 1e-3 && gpt.warmup_steps == 100 && gpt.val_every == 250));
-    CHECK((gpt.model.num_heads == 4 && !gpt.async_checkpoint));
+    CHECK((gpt.model.num_heads == 4 && !gpt.save_best));
     // -1 means "off" in nanochat.
     CHECK_FALSE(parsed({"--num-iterations=-1"}).run.steps);
     CHECK_FALSE(parsed({"--num-iterations", "-1", "--depth", "4"}).run.steps);
@@ -442,7 +442,10 @@ TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[f
           "2: --muon-momentum is no flag: write `muon-momentum = 0.8` into a "
           "file, and give that as --recipe FILE (doc/flags.md)");
     CHECK(contains(refusal({"--no-muon-cautious"}), "write `muon-cautious = false` into a file"));
-    CHECK(contains(refusal({"generate", "--smear", "true"}), "2: --smear is no flag"));
+    CHECK(
+        refusal({"generate", "--smear", "true"}) ==
+        "2: --smear is no flag of `generate`, but a line of a file for: train, plan, doctor; see ./train_gpt generate "
+        "--help");
     CHECK(contains(refusal({"--model", "gpt2-125M"}), "2: --model gpt2-125M: expected one of custom, gpt2-124M, "));
     CHECK(contains(refusal({"--model", "gpt2-125M"}), ", or a file; there is no such file"));
     CHECK(contains(refusal({"--recipe", scratch.path.c_str()}), "or a file; there is no such file"));
@@ -455,8 +458,34 @@ TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[f
     CHECK(wrong("steps = 3") == "2: " + model + ":1: 'steps' is no line of a --model file, but a flag");
     CHECK(wrong("beta2 = 1\nadam-eps = 1").ends_with(":1: 'beta2' is no line of a --model file, but a flag"));
     CHECK(wrong("adam-eps = 1").ends_with(":1: 'adam-eps' is no line of a --model file, but of a --recipe file"));
+    CHECK(wrong("bucket-mb = 1").ends_with(":1: 'bucket-mb' is no line of a --model file, but of a --config file"));
     CHECK(contains(wrong("model = " + recipe), ":1: model = " + recipe + ": expected one of custom, gpt2-124M"));
     CHECK(contains(wrong("eval-only = true"), ":1: --eval-only is now a command"));
+}
+
+TEST_CASE("what is rarely changed is a line of --config alone, and sampling a matter of two commands", "[flags]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "run.cfg", recipe = scratch / "recipe.conf";
+    write_file_atomically(path, "[ranks]\nbucket-mb = 8\n[sampling]\ntemperature = 0.5\n");
+    write_file_atomically(recipe, "schedule-by = steps\n");
+    const RunFlags run = parsed({"--config", path.c_str(), "--recipe", recipe.c_str()}).run;
+    CHECK((run.bucket_mb == 8 && run.temperature == 0.5 && run.schedule_by == "steps"));
+    CHECK((run.sources.at("bucket-mb") == path && run.sources.at("schedule-by") == recipe));
+    CHECK(refusal({"--no-async_checkpoint"}) ==
+          "2: --async-checkpoint is no flag: write `async-checkpoint = false` into a file, and give that as --config "
+          "FILE (doc/flags.md)");
+    CHECK(contains(refusal({"--schedule-by", "time"}),
+                   "write `schedule-by = time` into a file, and give that as --recipe"));
+    for (const char* command : {"train", "doctor"})
+        CHECK(contains(refusal({command, "--temperature=1"}), "2: --temperature is no flag: write `temperature = "));
+    for (const char* command : {"generate", "chat"}) {
+        const RunFlags asked = parsed({command, "--temperature=0", "--top-k=3", "--top-p=0.5"}).run;
+        CHECK((asked.temperature == 0 && asked.top_k == 3 && asked.top_p == 0.5));
+        CHECK(asked.sources.at("top-p") == "the command line");
+    }
+    CHECK(contains(refusal({"eval", "--top-k=3"}), "2: --top-k is no flag of `eval`, but of: generate, chat; see "));
+    CHECK(contains(refusal({"generate", "--config", path.c_str()}),
+                   ":2: --bucket-mb is no flag of `generate`, but a line of a file for: train, plan, doctor; see "));
 }
 
 TEST_CASE("an older run's three flags of how gradients are summed are one", "[flags]") {

@@ -111,8 +111,8 @@ TEST_CASE("ranks that see one folder write to it, by whatever path", "[placement
 TEST_CASE("a folder that all must share and one does not is found before the first step", "[placement]") {
     const Hosts hosts(FlagMap{{"steps", "4"}, {"checkpoint-to", "shared"}});
     hosts.check_refused({"a", "b"}, hosts.flags, {},
-                        {"error: --checkpoint-to shared: rank 1 cannot write to run of rank 0: run is not rank 0's "
-                         "there; give an --out-dir that all hosts see, or --checkpoint-to rank0"});
+                        {"error: checkpoint-to = shared: rank 1 cannot write to run of rank 0: run is not rank 0's "
+                         "there; give an --out-dir that all hosts see, or checkpoint-to = rank0"});
     CHECK(records_in(hosts.out("a"), "step").empty());
     // A rank that cannot write anywhere sends.
     CHECK(contains(hosts.train({"a", "b"}, {{"checkpoint-to", "auto"}}, {{}, {{"out-dir", "/proc/nowhere"}}}),

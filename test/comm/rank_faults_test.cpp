@@ -271,7 +271,7 @@ TEST_CASE("ranks of an island are missed by their numbers in the run", "[rank_fa
 
 // ---- disks -------------------------------------------------------------------------------------------------------
 
-TEST_CASE("a disk slower than --comm-timeout is waited for, and one slower than --io-timeout is not",
+TEST_CASE("a disk slower than --comm-timeout is waited for, and one slower than io-timeout is not",
           "[rank_faults][plain]") {
     for (const double disk_s : {4., 30.}) {
         const int port = free_port();
@@ -287,7 +287,7 @@ TEST_CASE("a disk slower than --comm-timeout is waited for, and one slower than 
             CHECK(rank.exit_code == (disk_s < 10 ? 0 : kExitRank));
         }
         if (disk_s < 10) continue;
-        const std::string late = "the exchange of records was not over after 3 s (--io-timeout); not there yet: rank ";
+        const std::string late = "the exchange of records was not over after 3 s (io-timeout); not there yet: rank ";
         CHECK((contains(ended[0].err, late + "1\n") || contains(ended[0].err, "ended by rank 2: " + late + "0, or")));
         CHECK(contains(ended[1].err, "rank 1: ended by rank "));
         CHECK(contains(ended[2].err, late));

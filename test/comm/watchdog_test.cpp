@@ -67,7 +67,7 @@ TEST_CASE("who waits for a disk has patience, and no longer than for that", "[wa
         })[0];
     };
     CHECK(ended_with(60).err == "the disk was there\nerror: rank 0: the barrier was not over after 0.3 s\n");
-    CHECK(ended_with(0.6).err == "error: rank 0: the exchange of records was not over after 0.6 s (--io-timeout)\n");
+    CHECK(ended_with(0.6).err == "error: rank 0: the exchange of records was not over after 0.6 s (io-timeout)\n");
     CHECK(ended_with(0.1).err == "error: rank 0: the exchange of records was not over after 0.3 s\n");
 }
 

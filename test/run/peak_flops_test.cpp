@@ -77,7 +77,7 @@ TEST_CASE("a peak is measured once, for each device", "[peak_flops]") {
 
     // Known values need not be measured.
     CHECK(device.find(folder, "a third", "auto", 989e12).text() == "989 TFLOP/s, the vendor's figure");
-    CHECK(device.find(folder, "a third", "165.2e12", 989e12).text() == "165 TFLOP/s, as --peak-flops says");
+    CHECK(device.find(folder, "a third", "165.2e12", 989e12).text() == "165 TFLOP/s, as peak-flops says");
     CHECK(device.find(folder, "a third", "0", 989e12).flops == 0);
     CHECK(device.measured == 3);
     CHECK(device.find(folder, "a third", "measure", 989e12).flops == 1e12 + 4);
@@ -133,7 +133,7 @@ TEST_CASE("what cannot be measured is not known", "[peak_flops]") {
     CHECK(files_in(scratch.path).empty());
     for (const char* wrong : {"", "fast", "1e12x", "-1", "nan", "inf", "Auto"})
         CHECK(contains(error_of([&] { given_peak(wrong); }),
-                       std::string("2: --peak-flops ") + wrong + ": expected auto"));
+                       std::string("2: peak-flops = ") + wrong + ": expected auto"));
 }
 
 TEST_CASE("several processes measure and keep at once", "[peak_flops][plain]") {
@@ -228,7 +228,7 @@ TEST_CASE("a run on the CPU tells its MFU", "[peak_flops]") {
     CHECK(!parse_json(records_in(runs.path("none"), "step")[0]).contains("mfu"));
     const Finished wrong = runs.train("wrong", {{"peak-flops", "much"}});
     CHECK(wrong.exit_code == 2);
-    CHECK(contains(wrong.err, "error: --peak-flops much: expected auto, measure, or FLOP/s"));
+    CHECK(contains(wrong.err, "error: peak-flops = much: expected auto, measure, or FLOP/s"));
 }
 
 TEST_CASE("MFU of two ranks is a part of what both can do", "[peak_flops][plain]") {
@@ -246,7 +246,7 @@ TEST_CASE("MFU of two ranks is a part of what both can do", "[peak_flops][plain]
         if (one.exit_code) throw Error(one.exit_code, one.err);
     });
     for (const Finished& one : ended) must_succeed(one);
-    CHECK(contains(ended[0].out, "\nMFU: of 4 TFLOP/s of all ranks, rank 0's 1 TFLOP/s, as --peak-flops says\n"));
+    CHECK(contains(ended[0].out, "\nMFU: of 4 TFLOP/s of all ranks, rank 0's 1 TFLOP/s, as peak-flops says\n"));
     const Json header = header_of(runs.path("two"));
     CHECK(header["machine"]["peak_flops"] == 4e12);
     for (const std::string& line : records_in(runs.path("two"), "step")) {

@@ -167,7 +167,7 @@ TEST_CASE("what cannot go on by itself ends, with the exit code of the last try 
     CHECK(once.exit_code == kExitRank);
     CHECK(line_of(once.err) ==
           "error: --supervise: rank 0 ended with exit code 3, and was started again 0 times "
-          "(--max-restarts)\n");
+          "(max-restarts)\n");
     // What another try does not cure is not tried again.
     const Finished wrong = runs.train("b", supervised({{"train-data", runs.path("nowhere")}}));
     CHECK(wrong.exit_code == kExitUsage);

@@ -87,7 +87,7 @@ struct BuiltClone {
 };
 
 // A run that ends after the first steps, and prints all that a whole one would.
-const std::string kShort = " --time-budget 0.001 --schedule-by steps";
+const std::string kShort = " --time-budget 0.001 --steps 20000";
 
 }  // namespace
 

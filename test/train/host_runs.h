@@ -35,7 +35,8 @@ struct Hosts {
 
     std::string command(const std::string& host, const FlagMap& all) const {
         return "env -C " + home(host) + (over_tcp ? " ANVIL_HOST=" + host + " " : " ") +
-               std::filesystem::absolute(ours).string() + command_of(all).substr(ours.size());
+               std::filesystem::absolute(ours).string() +
+               command_of(all, "train", runs.path("lines")).substr(ours.size());
     }
     // Starts a rank on each of these hosts.
     std::vector<Started> start(const std::vector<std::string>& hosts, const FlagMap& all,

@@ -98,7 +98,7 @@ TEST_CASE("a full disk on any host ends the run with that rank's error, and cost
     for (const int64_t step : checkpoint_steps(out)) CHECK(verify(step_folder(out, step)).why == "");
 }
 
-TEST_CASE("a host whose disk is slow is waited for as long as --io-timeout", "[run_faults][plain]") {
+TEST_CASE("a host whose disk is slow is waited for as long as io-timeout", "[run_faults][plain]") {
     Hosts hosts(FlagMap{{"steps", "6"}, {"checkpoint-every", "0"}});
     hosts.over_tcp = true;
     const std::string shim = hosts.runs.path("slow.so"), out = hosts.runs.path("common");
@@ -128,7 +128,7 @@ TEST_CASE("a host whose disk is slow is waited for as long as --io-timeout", "[r
     const std::vector<Finished> ended = with_slow_disk("1000000", {{"comm-timeout", "5"}, {"io-timeout", "6"}});
     INFO(ended[0].err << ended[1].err);
     for (const Finished& rank : ended) CHECK(rank.exit_code == kExitRank);
-    const std::string late = " was not over after 6 s (--io-timeout); not there yet: rank 1";
+    const std::string late = " was not over after 6 s (io-timeout); not there yet: rank 1";
     CHECK(contains(ended[0].err, "error: rank 0: the exchange of records"));
     CHECK(contains(ended[0].err, late));
     CHECK(contains(ended[1].err, "error: rank 1: ended by rank 0: the exchange of records"));

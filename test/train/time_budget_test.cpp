@@ -75,5 +75,5 @@ TEST_CASE("steps that are asked for are what schedules follow, and time needs a 
     for (size_t i = 0; i < 20; i++) CHECK(steps[i].lr == learning_rate(schedule, int64_t(i)));
     const Finished refused = runs.train("c", {{"schedule-by", "time"}});
     CHECK(refused.exit_code == 2);
-    CHECK(contains(refused.err, "--schedule-by time needs a --time-budget"));
+    CHECK(contains(refused.err, "schedule-by = time needs a --time-budget"));
 }

@@ -12,11 +12,6 @@
 #include "llmc/base/number_text.h"  // number_from_chars
 #include "llmc/base/script.h"       // with_installed_names
 
-template <class T>
-static constexpr bool is_bool = std::is_same_v<T, bool>;
-template <class T>
-static constexpr bool is_string = std::is_same_v<T, std::string>;
-
 // The number type: int for both std::optional<int> and int.
 template <class T>
 struct NumberOf {
@@ -27,23 +22,18 @@ struct NumberOf<std::optional<T>> {
     using Type = T;
 };
 
-static bool holds_double(const Field& field) {
-    return std::holds_alternative<double*>(field.value) || std::holds_alternative<std::optional<double>*>(field.value);
-}
-
 // What a field accepts, for errors: "an integer of at least 1".
 static std::string expected(const Field& field) {
-    if (std::holds_alternative<bool*>(field.value)) return "true or false";
-    const bool is_text = std::holds_alternative<std::string*>(field.value);
-    if (is_text && !field.choices.empty()) {
+    if (field.is_bool()) return "true or false";
+    if (field.is_text() && !field.choices.empty()) {
         std::string text = "one of";
         for (size_t i = 0; i < field.choices.size(); i++) text += (i ? ", " : " ") + field.choices[i];
         return text;
     }
-    if (is_text) return "text";
+    if (field.is_text()) return "text";
     std::string text = field.choices.empty() ? "" : field.choices[0] + " or ";
     if (*field.unset) text = std::string(field.unset) + (text.empty() ? " or " : ", ") + text;
-    text += holds_double(field) ? "a number" : "an integer";
+    text += field.is_double() ? "a number" : "an integer";
     const bool is_unsigned = std::holds_alternative<uint64_t*>(field.value);
     const double min = is_unsigned ? std::max(field.min, 0.0) : field.min;
     if (std::isfinite(min) && std::isfinite(field.max)) return text + format(" from %.15g to %.15g", min, field.max);
@@ -59,10 +49,10 @@ void set_field(const Field& field, const std::string& text, const std::string& w
     std::visit(
         [&](auto* value) {
             using T = std::remove_pointer_t<decltype(value)>;
-            if constexpr (is_bool<T>) {
+            if constexpr (std::is_same_v<T, bool>) {
                 check(text == "true" || text == "false", "");
                 *value = text == "true";
-            } else if constexpr (is_string<T>) {
+            } else if constexpr (std::is_same_v<T, std::string>) {
                 const auto& choices = field.choices;
                 check(choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end(), "");
                 *value = text;
@@ -307,7 +297,7 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
         const Field* field = find_field(fields, name);
         const bool is_opposite = !field && name.starts_with("no-");
         if (is_opposite) field = find_field(fields, name.substr(3));
-        const bool is_bool = field && std::holds_alternative<bool*>(field->value);
+        const bool is_bool = field && field->is_bool();
         if ((!field && name != "config") || (is_opposite && !is_bool)) {
             unknown.push_back(typed.starts_with("--") ? "--" + name : typed);
             continue;
@@ -333,7 +323,7 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
     for (const Field& field : fields) {
         if (!field.is_flag()) continue;
         names.push_back(std::string("--") + field.name);
-        if (std::holds_alternative<bool*>(field.value)) names.push_back(std::string("--no-") + field.name);
+        if (field.is_bool()) names.push_back(std::string("--no-") + field.name);
     }
     for (const std::string& name : unknown) {
         const std::string why = help.explain ? help.explain(name.starts_with("--") ? name.substr(2) : name) : "";

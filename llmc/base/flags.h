@@ -86,6 +86,11 @@ struct Field {
         return field;
     }
     bool is_flag() const { return !*in_file; }
+    bool is_bool() const { return std::holds_alternative<bool*>(value); }
+    bool is_text() const { return std::holds_alternative<std::string*>(value); }
+    bool is_double() const {
+        return std::holds_alternative<double*>(value) || std::holds_alternative<std::optional<double>*>(value);
+    }
 };
 
 // The flags that the user gave.

@@ -28,10 +28,8 @@ std::string text_of(const Field& field) {
 
 // The placeholder of a value in --help: N for an integer, X for a number.
 static std::string placeholder(const Field& field) {
-    if (std::holds_alternative<bool*>(field.value)) return "";
-    if (std::holds_alternative<double*>(field.value) || std::holds_alternative<std::optional<double>*>(field.value))
-        return " X";
-    if (!std::holds_alternative<std::string*>(field.value)) return " N";
+    if (field.is_bool()) return "";
+    if (!field.is_text()) return field.is_double() ? " X" : " N";
     if (field.choices.empty()) return " TEXT";
     std::string text;
     for (const std::string& choice : field.choices) text += (text.empty() ? " " : "|") + choice;
@@ -61,10 +59,9 @@ std::string in_brief(const std::string& help, size_t width) {
 
 // A flag, or a line of a file, with the placeholder of its value.
 static std::string usage_of(const Field& field) {
-    const bool is_bool = std::holds_alternative<bool*>(field.value);
     if (!field.is_flag())
-        return std::string(field.name) + "=" + (is_bool ? "true|false" : placeholder(field).substr(1));
-    return (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
+        return std::string(field.name) + "=" + (field.is_bool() ? "true|false" : placeholder(field).substr(1));
+    return (field.is_bool() ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
 }
 
 // The heading of a field.
@@ -120,7 +117,7 @@ std::string help_text(const std::vector<Field>& fields, const std::string& progr
 // A value as --config takes it, on one line: bare if possible, else quoted.
 static std::string quoted(const Field& field) {
     const std::string text = text_of(field);
-    if (!std::holds_alternative<std::string*>(field.value)) return text;
+    if (!field.is_text()) return text;
     if (!text.empty() && text.find_first_of(" \t\n\"\\#'") == std::string::npos) return text;
     std::string safe = "\"";
     for (const char c : text)
@@ -195,35 +192,37 @@ static std::string flag_text(const Field& field, const OrderedJson& value, bool 
     if (*field.unset && (value.is_null() || (may_lack && value.is_number() && value == -1 && field.min >= 0)))
         return field.unset;
     if (value.is_string()) return value.get<std::string>();
-    const bool has_word_for_zero = !std::holds_alternative<std::string*>(field.value) && !field.choices.empty();
+    const bool has_word_for_zero = !field.is_text() && !field.choices.empty();
     return has_word_for_zero && value == 0 ? field.choices[0] : json_text(value);
+}
+
+static OrderedJson object_in(const std::string& text, const std::string& where) {
+    const OrderedJson object = parse_ordered_json(text);
+    require(object.is_object(), "%s: not a JSON object; use another copy of it", where.c_str());
+    return object;
 }
 
 std::map<std::string, std::string> values_in_json(const std::vector<Field>& fields, const std::string& text,
                                                   const std::string& where) {
-    const OrderedJson object = parse_ordered_json(text);
-    require(object.is_object(), "%s: not a JSON object; use another copy of it", where.c_str());
+    const OrderedJson object = object_in(text, where);
     std::map<std::string, std::string> values;
     for (const Field& field : fields)
-        if (object.contains(field.name) &&
-            object[field.name].is_string() == std::holds_alternative<std::string*>(field.value))
+        if (object.contains(field.name) && object[field.name].is_string() == field.is_text())
             values[field.name] = flag_text(field, object[field.name], true);
     return values;
 }
 
 static void read_fields(const std::vector<Field>& fields, const std::string& text, const std::string& where,
                         bool may_lack) {
-    const OrderedJson object = parse_ordered_json(text);
-    require(object.is_object(), "%s: not a JSON object; use another copy of it", where.c_str());
+    const OrderedJson object = object_in(text, where);
     for (const Field& field : fields) {
         if (may_lack && !object.contains(field.name)) continue;
         require(object.contains(field.name), "%s: \"%s\" is missing", where.c_str(), field.name);
         const OrderedJson& value = object[field.name];
-        const bool wants_string = std::holds_alternative<std::string*>(field.value);
         const std::string found = json_text(value);
         const std::string message = where + ": \"" + field.name + "\": " + found;
-        require(value.is_string() == wants_string || (value.is_null() && *field.unset), "%s: expected %s",
-                message.c_str(), wants_string ? "text" : "a number, true or false");
+        require(value.is_string() == field.is_text() || (value.is_null() && *field.unset), "%s: expected %s",
+                message.c_str(), field.is_text() ? "text" : "a number, true or false");
         // Converted to text and back, so that types and ranges are checked in one place. No digits are lost.
         set_field(field, flag_text(field, value, may_lack), message);
     }

@@ -96,7 +96,7 @@ std::vector<Field> ModelConfig::fields() {
     const std::vector<Field> parts = example.fields();
     for (size_t i = 0; i < parts.size(); i++) {
         Field field = parts[i];
-        if (std::holds_alternative<bool*>(field.value)) field.choices = {"true", "false"};
+        if (field.is_bool()) field.choices = {"true", "false"};
         if (!field.choices.empty()) field.choices.insert(field.choices.begin(), kUnchanged);
         field.value = &changes[i], field.in_file = "model";
         field.min = -std::numeric_limits<double>::infinity(), field.max = -field.min;

@@ -5,6 +5,10 @@
 #include <string>
 
 inline int64_t up_to_multiple(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+// The multiple next to n, but not 0.
+inline int64_t nearest_multiple(int64_t n, int64_t multiple) {
+    return std::max(multiple, (n + multiple / 2) / multiple * multiple);
+}
 
 // The divisors of n > 0 next to the number asked for: "4 and 6", or "4" if the number is a divisor.
 inline std::string nearest_divisors(int64_t n, int64_t asked) {

@@ -22,6 +22,9 @@ struct CommandInfo {
 };
 
 const Names kLaunch = {"launcher", "rank", "world-size", "local-rank", "master", "interface", "comm-timeout"};
+const Names kOfAModel = {"model",   "depth",        "num-layers", "num-heads",        "channels",
+                         "seq-len", "architecture", "batch-size", "total-batch-size", "steps",
+                         "recipe",  "dtype",        "recompute"};
 const Names kGenerate = {"resume",        "init-from", "out-dir", "tokenizer", "document-token", "seq-len",
                          "sample-tokens", "device",    "dtype",   "attention", "threads",        "seed"};
 
@@ -37,11 +40,9 @@ const std::vector<CommandInfo>& commands() {
          "Train a GPT on token shards, which data/tokenize makes from text.",
          "./train_gpt --depth 4 --out-dir run/d4",
          {},
-         {"train-data", "val-data",      "model",        "depth",      "num-layers",       "num-heads",
-          "channels",   "seq-len",       "architecture", "batch-size", "total-batch-size", "steps",
-          "recipe",     "learning-rate", "out-dir",      "resume",     "init-from",        "checkpoint-every",
-          "val-every",  "sample-every",  "eval-tasks",   "prompt",     "device",           "dtype",
-          "recompute",  "dry-run",       "seed",         "rank",       "world-size",       "master"}},
+         kOfAModel + Names{"train-data", "val-data", "learning-rate", "out-dir", "resume", "init-from",
+                           "checkpoint-every", "val-every", "sample-every", "eval-tasks", "prompt", "device", "dry-run",
+                           "seed", "rank", "world-size", "master"}},
         {Command::generate,
          "generate",
          "Continue a text with a trained model; new tokens go to stdout as they come.",
@@ -69,30 +70,8 @@ const std::vector<CommandInfo>& commands() {
          "Print parameters, memory, communication, and predicted time and cost of a run; needs neither data nor a GPU.",
          "./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M --optimizer muon",
          {},
-         {"gpu",
-          "world-size",
-          "trace",
-          "memory",
-          "tflops",
-          "bandwidth",
-          "network",
-          "price",
-          "model",
-          "depth",
-          "num-layers",
-          "num-heads",
-          "channels",
-          "seq-len",
-          "architecture",
-          "batch-size",
-          "total-batch-size",
-          "steps",
-          "target-param-data-ratio",
-          "recipe",
-          "optimizer",
-          "dtype",
-          "recompute",
-          "keep"}},
+         kOfAModel + Names{"gpu", "world-size", "trace", "memory", "tflops", "bandwidth", "network", "price",
+                           "target-param-data-ratio", "optimizer", "keep"}},
         {Command::export_model,
          "export",
          "Write a model to --out-dir in another program's format; weights that are NaN or infinite are refused.",
@@ -464,8 +443,7 @@ std::string flags_document() {
         "What is rarely changed is no flag, but a line of a file, as in `configs/`: of `--model FILE`, beside flags of "
         "section model,\n"
         "of `--recipe FILE`, beside those of optimizer, or of `--config`. Flags override `--config`, and both the "
-        "other "
-        "files.\n";
+        "other files.\n";
     for (const CommandInfo& info : commands()) {
         CommandLine line;
         line.run.command = info.command;

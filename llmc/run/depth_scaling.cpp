@@ -1,12 +1,12 @@
 // See depth_scaling.h.
-#include "llmc/ops/attention.h"  // kMaxHeadSize
 #include "llmc/run/depth_scaling.h"
 #include <algorithm>
 #include <cmath>
 #include "llmc/base/check.h"          // require, format
-#include "llmc/base/integers.h"       // up_to_multiple, nearest_divisors
+#include "llmc/base/integers.h"       // up_to_multiple, nearest_multiple, nearest_divisors
 #include "llmc/model/architecture.h"  // find_architecture, layer_windows, kGateChannels, kSmearChannels
 #include "llmc/model/flops.h"         // flops_per_token, matmul_parameters
+#include "llmc/ops/attention.h"       // kMaxHeadSize
 
 namespace {
 
@@ -73,8 +73,7 @@ DepthModel depth_model(const DepthConfig& config) {
             config.aspect_ratio);
     require(HS >= kHeadMultiple && HS <= kMaxHeadSize && HS % kHeadMultiple == 0,
             "head-size = %ld: the kernels take multiples of %ld up to %ld: the nearest is %ld", HS, kHeadMultiple,
-            kMaxHeadSize,
-            std::clamp((HS + kHeadMultiple / 2) / kHeadMultiple * kHeadMultiple, kHeadMultiple, kMaxHeadSize));
+            kMaxHeadSize, std::min(nearest_multiple(HS, kHeadMultiple), kMaxHeadSize));
     require(config.seq_len > 1, "--seq-len %ld: smearing needs a token before the last one: give at least 2",
             config.seq_len);
     require(config.vocab_size >= 1, "--vocab-size %ld: expected at least 1", config.vocab_size);
@@ -146,8 +145,7 @@ DepthRun depth_run(const DepthConfig& config) {
     require(run.batch % a_sequence_each == 0,
             "a step of %ld tokens is no whole number of sequences of --seq-len %ld for each of %ld ranks: the nearest "
             "--total-batch-size is %ld",
-            run.batch, config.seq_len, config.world_size,
-            std::max(a_sequence_each, (run.batch + a_sequence_each / 2) / a_sequence_each * a_sequence_each));
+            run.batch, config.seq_len, config.world_size, nearest_multiple(run.batch, a_sequence_each));
     const int64_t sequences = run.batch / a_sequence_each;
     require(sequences % config.batch_size == 0,
             "--batch-size %ld does not divide the %ld sequences that each of %ld ranks has in a step of %ld tokens; "

@@ -31,9 +31,8 @@ static std::string line_of(const OrderedJson& record) { return json_text(record)
 
 // "  12/2000"; only the number if the run's last step is not known.
 static std::string step_text(int64_t step, int64_t steps) {
-    if (steps == 0) return format("%6lld", static_cast<long long>(step));
-    return format("%*lld/%lld", int(std::to_string(steps).size()), static_cast<long long>(step),
-                  static_cast<long long>(steps));
+    if (steps == 0) return format("%6ld", step);
+    return format("%*ld/%ld", int(std::to_string(steps).size()), step, steps);
 }
 
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s, int columns) {
@@ -65,9 +64,8 @@ std::string step_line(const StepRecord& record, int64_t steps, double eta_s, int
 std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms) {
     std::string text;
     for (const TaskRecord& task : tasks)
-        text +=
-            format("task %-32s | accuracy %.4f | centered %7.4f | %lld of %lld\n", task.name.c_str(), task.accuracy(),
-                   task.centered, static_cast<long long>(task.right), static_cast<long long>(task.examples));
+        text += format("task %-32s | accuracy %.4f | centered %7.4f | %ld of %ld\n", task.name.c_str(), task.accuracy(),
+                       task.centered, task.right, task.examples);
     if (tasks.size() > 1) text += format("mean centered of %zu tasks of %s: %.4f\n", tasks.size(), file.c_str(), score);
     return text + format("scored in %s\n", duration_text(ms / 1e3).c_str());
 }
@@ -225,7 +223,7 @@ void RunLog::resume(const RunFacts& facts, int64_t step, const std::string& from
                       {"loaded", read.loaded},
                       {"most_loaded", read.most_loaded}};
     write_line(line_of(record));
-    std::printf("resume from %s at step %lld\n", from.c_str(), static_cast<long long>(step));
+    std::printf("resume from %s at step %ld\n", from.c_str(), step);
     const auto text = [](uint64_t all, uint64_t most) {
         return format(most < all ? "%.1f MB (%.1f by one rank at most)" : "%.1f MB", double(all) * 1e-6,
                       double(most) * 1e-6);
@@ -310,8 +308,7 @@ void RunLog::tasks(int64_t step, const std::string& file, const std::vector<Task
                         {"score", number(score)},
                         {"tasks", scores},
                         {"ms", number(ms)}}));
-    std::printf("tasks at step %lld:\n%s", static_cast<long long>(step),
-                printable(task_lines(file, tasks, score, ms)).c_str());
+    std::printf("tasks at step %ld:\n%s", step, printable(task_lines(file, tasks, score, ms)).c_str());
     std::fflush(stdout);
 }
 
@@ -319,8 +316,7 @@ void RunLog::skip(int64_t step, double loss, double norm, const std::string& rea
     if (silent()) return;
     write_line(line_of(
         {{"type", "skip"}, {"step", step}, {"loss", number(loss)}, {"norm", number(norm)}, {"reason", reason}}));
-    std::fprintf(stderr, "warning: step %lld skipped, parameters unchanged: %s\n", static_cast<long long>(step),
-                 reason.c_str());
+    std::fprintf(stderr, "warning: step %ld skipped, parameters unchanged: %s\n", step, reason.c_str());
 }
 
 static OrderedJson numbers(const std::vector<double>& values) {
@@ -362,8 +358,7 @@ void RunLog::outer(int64_t step, double ms, double sent_bytes) {
 void RunLog::sample(int64_t step, const std::string& prompt, const std::string& text) {
     if (silent()) return;
     write_line(line_of({{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}}));
-    std::printf("sample at step %lld:\n%s\n", static_cast<long long>(step),
-                generated_text(prompt + text, stdout).c_str());
+    std::printf("sample at step %ld:\n%s\n", step, generated_text(prompt + text, stdout).c_str());
     std::fflush(stdout);
 }
 

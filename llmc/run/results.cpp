@@ -40,12 +40,14 @@ std::string cell(std::string text) {
 
 }  // namespace
 
-static void check_header(const std::string& path) {
+static bool is_new(const std::string& path) {
     std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return;
-    const std::string text = read_file(path);
+    return !std::filesystem::exists(path, ignored) || std::filesystem::file_size(path, ignored) == 0;
+}
+
+static void check_header(const std::string& path) {
     require(
-        text.starts_with(kHeader),
+        is_new(path) || read_file(path).starts_with(kHeader),
         "--results %s: its first line is not that of this program's results, \"commit, config, seed, val_bpb, ...\": "
         "give another file",
         path.c_str());
@@ -65,15 +67,12 @@ void check_results(const std::string& path) {
 
 void append_result(const std::string& path, const RunFlags& flags, const RunSummary& s, const std::string& status) try {
     check_header(path);
-    std::error_code ignored;
-    const bool is_new = !std::filesystem::exists(path, ignored) || std::filesystem::file_size(path, ignored) == 0;
     const std::string line =
-        (is_new ? kHeader : "") +
-        format("%s\t%s\t%llu\t%.6f\t%.6f\t%lld\t%lld\t%.1f\t%.1f\t%.2f\t%s\t%s\t%s\n", build_id(),
-               config_hash(flags).c_str(), static_cast<unsigned long long>(flags.seed), s.evaluation.bits_per_byte,
-               s.evaluation.loss, static_cast<long long>(s.tokens), static_cast<long long>(s.steps), s.training_s,
-               double(s.peak_bytes) / (1 << 20), 100 * s.mfu, cell(status).c_str(), cell(flags.out_dir).c_str(),
-               cell(flags.description).c_str());
+        (is_new(path) ? kHeader : "") +
+        format("%s\t%s\t%lu\t%.6f\t%.6f\t%ld\t%ld\t%.1f\t%.1f\t%.2f\t%s\t%s\t%s\n", build_id(),
+               config_hash(flags).c_str(), flags.seed, s.evaluation.bits_per_byte, s.evaluation.loss, s.tokens, s.steps,
+               s.training_s, double(s.peak_bytes) / (1 << 20), 100 * s.mfu, cell(status).c_str(),
+               cell(flags.out_dir).c_str(), cell(flags.description).c_str());
     // A single write, so that concurrent runs do not mix their lines.
     const int fd = open_table(path);
     const bool written = write(fd, line.data(), line.size()) == ssize_t(line.size()) && fsync(fd) == 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include "llmc/base/check.h"          // require, format
+#include "llmc/base/integers.h"       // nearest_divisors, nearest_multiple
 #include "llmc/base/json.h"           // OrderedJson
 #include "llmc/model/flops.h"         // flops_per_token, matmul_parameters
 #include "llmc/optim/update_rules.h"  // shards_whole_matrices
@@ -22,7 +23,7 @@ int64_t largest_batch(const RunFlags& flags, int64_t seq_len, int64_t world_size
         total % per_sequence == 0,
         "--total-batch-size %ld is no whole number of sequences of --seq-len %ld for each of %ld ranks: the nearest "
         "is %ld",
-        total, seq_len, world_size, std::max(per_sequence, (total + per_sequence / 2) / per_sequence * per_sequence));
+        total, seq_len, world_size, nearest_multiple(total, per_sequence));
     const int64_t sequences = total / per_sequence;
     for (int64_t parts = 1; parts < sequences; parts++)
         if (sequences % parts == 0 && fits(step_config(flags, sequences / parts, seq_len, world_size)))
@@ -214,18 +215,19 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     const bool is_shared =
         sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
     if (sizes_differ) check_batch_sizes(flags, batch_sizes);
-    // The advice is not to leave the flag out: it may come from the checkpoint.
-    const bool learns_unequally = is_shared && flags.trains();
-    const std::string equal = format("give --balance equal%s", sizes_differ ? " and all the same --batch-size" : "");
-    require(!learns_unequally || flags.islands_of_run() == 0,
-            "--islands: ranks of an island have equal shares of a step: leave it out (--islands 0), or %s",
-            equal.c_str());
-    require(!learns_unequally || flags.data_order == "own",
-            "--data-order llmc: all ranks have as many batches of one size: leave it out, or %s", equal.c_str());
-    require(!learns_unequally || flags.zero_stage == 1,
-            "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, or "
-            "%s",
-            equal.c_str());
+    if (is_shared && flags.trains()) {
+        // Not to leave the flag out: it may come from the checkpoint.
+        const char* const equal =
+            sizes_differ ? "give --balance equal and all the same --batch-size" : "give --balance equal";
+        require(flags.islands_of_run() == 0,
+                "--islands: ranks of an island have equal shares of a step: leave it out (--islands 0), or %s", equal);
+        require(flags.data_order == "own",
+                "--data-order llmc: all ranks have as many batches of one size: leave it out, or %s", equal);
+        require(flags.zero_stage == 1,
+                "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, "
+                "or %s",
+                equal);
+    }
     const int64_t dividing = is_shared ? 1 : world_size;  // the number of ranks that must have equally many sequences
     if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";
     if (flags.schedule_by == "time" && asked.schedule_by == "auto") flags.sources["schedule-by"] = "--time-budget";
@@ -317,19 +319,9 @@ int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq
     if (total_batch_size == 0) return 1;
     if (total_batch_size % micro_batches == 0) return total_batch_size / micro_batches;
 
-    const auto either = [](int64_t below, int64_t above) {  // 0: there is none
-        return below > 0 && above > 0 ? format("%ld and %ld", below, above) : std::to_string(below > 0 ? below : above);
-    };
-    const int64_t below = total_batch_size / micro_batches * micro_batches;
-    std::string advice =
-        format("the nearest %s %s", below > 0 ? "are" : "is", either(below, below + micro_batches).c_str());
-    if (total_batch_size % per_sequence == 0) {
-        const int64_t sequences = total_batch_size / per_sequence;  // per rank
-        int64_t smaller = B, larger = B;
-        while (smaller > 0 && sequences % smaller != 0) smaller--;
-        while (larger <= sequences && sequences % larger != 0) larger++;
-        advice += format("; or --batch-size %s", either(smaller, larger <= sequences ? larger : 0).c_str());
-    }
+    std::string advice = nearest_totals(total_batch_size, micro_batches);
+    if (total_batch_size % per_sequence == 0)
+        advice += "; or --batch-size " + nearest_divisors(total_batch_size / per_sequence, B);
     if (world_size > 1 && total_batch_size % (B * seq_len) == 0 && total_batch_size / (B * seq_len) > world_size &&
         flags.may_balance())
         advice += "; or --balance auto, on CPUs";

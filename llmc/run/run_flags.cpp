@@ -313,8 +313,7 @@ std::vector<Field> RunFlags::fields() {
              "launch per step, the same bits; on one GPU, without dropout"},
             {"machine", "tune-matmul", &tune_matmul,
              "time GEMM algorithms on this GPU in the first step and keep the fastest in this file, for later runs "
-             "too; "
-             "auto: in ~/.cache/anvil (empty or off: cuBLASLt's heuristics)"},
+             "too; auto: in ~/.cache/anvil (empty or off: cuBLASLt's heuristics)"},
             {"machine", "peak-flops", &peak_flops,
              "FLOP/s of this rank's device, of which MFU is a part; auto: the vendor's figure of a known GPU in bf16, "
              "else measured and kept in ~/.cache/anvil; measure: measured again; a number (165e12); 0: no MFU"},
@@ -452,14 +451,15 @@ void RunFlags::validate() const {
     require(patience == 0 || val_every > 0,
             "--patience %ld counts validations during the run, and --val-every is 0: give the steps between them",
             patience);
-    require(islands_of_run() == 0 || shard_ranks == 0,
-            "--islands and --shard-ranks: an island shards the optimizer's state among all of its ranks; leave "
-            "--shard-ranks out");
-    require(islands_of_run() == 0 || zero_stage == 1,
-            "--islands: an island shards the optimizer's state alone; leave --zero-stage 2 out");
-    require(islands_of_run() == 0 || schedule_by != "time",
-            "--islands: each has a clock of its own, which schedules cannot follow: give --steps, or schedule-by "
-            "= steps in a file for --recipe");
+    if (islands_of_run() > 0) {
+        require(shard_ranks == 0,
+                "--islands and --shard-ranks: an island shards the optimizer's state among all of its ranks; leave "
+                "--shard-ranks out");
+        require(zero_stage == 1, "--islands: an island shards the optimizer's state alone; leave --zero-stage 2 out");
+        require(schedule_by != "time",
+                "--islands: each has a clock of its own, which schedules cannot follow: give --steps, or schedule-by = "
+                "steps in a file for --recipe");
+    }
     for (const auto& [flag, asked] : {std::pair{"--save-best", save_best}, {"--patience", patience > 0}})
         require(!asked || !trains() || !val_data.empty(), "%s needs a validation loss: give --val-data", flag);
     require(!prompt.empty() || sample_tokens == 0,

@@ -177,8 +177,7 @@ private:
 int supervise(const RunFlags& flags, char** argv) {
     require(flags.resume.empty() || flags.resume == "auto",
             "--supervise continues from the newest checkpoint in --out-dir, and --resume %s is another: leave --resume "
-            "out, "
-            "and give that run's folder as --out-dir",
+            "out, and give that run's folder as --out-dir",
             flags.resume.c_str());
     const Launch launch = detect_launch(flags.launch);
     require(launch.meet == Launch::Meet::nobody || flags.launch.rank >= 0,

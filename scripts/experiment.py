@@ -13,7 +13,7 @@ SPEC.toml fixes what is compared, so that a person or program that proposes tria
     val-tokens = 1000000
     seeds = 3                                    # runs of the baseline, whose deviation is the noise
 
-    [base]                                       # flags of ./train_gpt; underscores or hyphens
+    [base]                                       # flags of ./train_gpt and lines of its files; underscores or hyphens
     num-layers = 4
     learning-rate = 1e-3
 
@@ -192,7 +192,9 @@ class Experiment:
             "time-budget": f"{self.spec.budget:g}", "seed": str(seed), "out-dir": str(folder),
             "resume": "auto", "results": str(self.results), "description": name}  # fmt: skip
         given = {"sample-tokens": "0"} | given
-        command = [self.train_gpt, *(f"--{key}={value}" for key, value in given.items())]
+        config = self.out / f"{folder.name}.cfg"  # which takes what is no flag, too
+        config.write_text("".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in given.items()), encoding="utf-8")
+        command = [self.train_gpt, f"--config={config}"]
         with open(self.out / f"{folder.name}.txt", "ab") as log:
             code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False).returncode
         done = self.finished()

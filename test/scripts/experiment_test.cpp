@@ -84,7 +84,7 @@ TEST_CASE("experiment.py keeps the better configuration, and repeats nothing", "
     CHECK(contains(read_file(out + "/curves.html"), "<svg"));
 
     // Started again, all is there; a trial more is all that runs.
-    write_spec("0.2", better + "[search]\ntrials = 1\nbeta2 = [0.9]\n");
+    write_spec("0.2", better + "[search]\ntrials = 1\nbeta2 = [0.9]\nadam_eps = [1e-9]\n");
     const Finished again = start();
     INFO(again.out << again.err);
     CHECK(again.exit_code == 0);

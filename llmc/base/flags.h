@@ -138,8 +138,8 @@ void set_given(const std::vector<Field>& fields, const Flags& flags);
 std::string text_of(const Field& field);
 // The beginning of a help text, up to a clause's end, in at most `width` characters.
 std::string in_brief(const std::string& help, size_t width);
-// The text of --help: a line of at most 80 characters for each flag in help.common. `all`, or without such flags: every
-// flag by section with its whole text.
+// The text of --help: a line of at most 80 characters for each flag in help.common, or without such flags every flag by
+// section with its whole text. `all`: that, and the lines of files.
 std::string help_text(const std::vector<Field>& fields, const std::string& program, const HelpText& help,
                       bool all = true);
 // The tables of doc/flags.md.

@@ -106,6 +106,7 @@ std::string help_text(const std::vector<Field>& fields, const std::string& progr
     if (!all && !help.common.empty()) return text + "\n" + brief_help(fields, help);
     std::string section;
     for (const Field& field : flags_first(fields)) {
+        if (!all && !field.is_flag()) continue;
         if (heading_of(field) != section) text += "\n" + (section = heading_of(field)) + "\n";
         const std::string now = shown(field);
         text += line(usage_of(field), std::string(field.help) + (now.empty() ? "" : " [" + now + "]"));

@@ -25,8 +25,8 @@ const Names kLaunch = {"launcher", "rank", "world-size", "local-rank", "master",
 const Names kOfAModel = {"model",   "depth",        "num-layers", "num-heads",        "channels",
                          "seq-len", "architecture", "batch-size", "total-batch-size", "steps",
                          "recipe",  "dtype",        "recompute"};
-const Names kGenerate = {"resume",        "init-from", "out-dir", "tokenizer", "document-token", "seq-len",
-                         "sample-tokens", "device",    "dtype",   "attention", "threads",        "seed"};
+const Names kGenerate = {"resume", "init-from", "out-dir", "tokenizer", "document-token", "seq-len", "device",
+                         "dtype",  "attention", "threads", "seed"};
 
 Names operator+(Names a, const Names& b) {
     a.insert(a.end(), b.begin(), b.end());
@@ -113,10 +113,11 @@ bool contains(const Names& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// These fields, and those of sampling that are lines of a file for `train`, as flags.
+// These fields, and those of sampling, of which `train` takes all but one from a file, as flags.
 std::vector<Field> with_sampling(std::vector<Field> all, RunFlags& run) {
     for (Field& field : run.fields())
-        if (contains({"temperature", "top-k", "top-p"}, field.name)) field.in_file = "", all.push_back(field);
+        if (contains({"sample-tokens", "temperature", "top-k", "top-p"}, field.name))
+            field.in_file = "", all.push_back(field);
     return all;
 }
 

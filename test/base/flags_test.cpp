@@ -527,7 +527,7 @@ TEST_CASE("a help text in brief ends where a clause does", "[flags]") {
 }
 
 TEST_CASE("a command's help is a screen", "[flags]") {
-    for (const char* name : {"train", "generate", "eval", "plan", "export", "doctor", "bench-comm"}) {
+    for (const char* name : {"train", "generate", "chat", "eval", "plan", "export", "doctor", "bench-comm"}) {
         const Finished help = run(program("train_gpt") + " " + name + " --help");
         must_succeed(help);
         INFO(help.out);

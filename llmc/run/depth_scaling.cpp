@@ -66,6 +66,13 @@ std::string window_text(const std::vector<int64_t>& windows, int64_t seq_len) {
 
 }  // namespace
 
+int64_t steps_of(double target_flops, double step_flops) {
+    const int64_t steps = std::llround(target_flops / step_flops);
+    require(steps > 0, "--target-flops %g is less than half a step: the nearest that works is %.4g, one step",
+            target_flops, step_flops);
+    return steps;
+}
+
 DepthModel depth_model(const DepthConfig& config) {
     const int64_t d = config.depth, HS = config.head_size;
     require(d >= 1, "--depth %ld: a model has at least 1 layer", d);
@@ -127,10 +134,7 @@ DepthRun depth_run(const DepthConfig& config) {
     run.weight_decay = config.weight_decay * run.scaling.weight_decay();
 
     if (run.target_flops > 0) {
-        const double step_flops = run.model.flops_per_token * double(run.batch);
-        run.steps = int64_t(std::nearbyint(run.target_flops / step_flops));
-        require(run.steps > 0, "--target-flops %g is less than half a step: the nearest that works is %.4g, one step",
-                run.target_flops, step_flops);
+        run.steps = steps_of(run.target_flops, run.model.flops_per_token * double(run.batch));
     } else if (run.steps == 0) {
         run.steps = int64_t(D) / run.batch;
         // Rounded up in its last digit, because the printed number would be slightly too small otherwise.

@@ -57,6 +57,9 @@ struct DepthRun {
     bool steps_were_asked;
 };
 
+// The steps of so many FLOPs. Throws an Error if they are less than half a step.
+int64_t steps_of(double target_flops, double step_flops);
+
 DepthModel depth_model(const DepthConfig& config);
 DepthRun depth_run(const DepthConfig& config);
 

@@ -1,13 +1,12 @@
 // See run_config.h.
 #include "llmc/run/run_config.h"
 #include <algorithm>
-#include <cmath>
 #include "llmc/base/check.h"          // require, format
 #include "llmc/base/integers.h"       // nearest_divisors, nearest_multiple
 #include "llmc/base/json.h"           // OrderedJson
 #include "llmc/model/flops.h"         // flops_per_token, matmul_parameters
 #include "llmc/optim/update_rules.h"  // shards_whole_matrices
-#include "llmc/run/depth_scaling.h"   // depth_run
+#include "llmc/run/depth_scaling.h"   // depth_run, steps_of
 
 namespace {
 
@@ -166,9 +165,7 @@ Length length_of(const RunFlags& flags, const GptShape& shape, const StepConfig&
     const auto tokens = double(step.tokens_of_all());
     if (flags.target_flops > 0) {
         const double step_flops = flops_per_token(list, step.T) * tokens;
-        const int64_t steps = std::llround(flags.target_flops / step_flops);
-        require(steps > 0, "--target-flops %g is less than half a step: the nearest that works is %.4g, one step",
-                flags.target_flops, step_flops);
+        const int64_t steps = steps_of(flags.target_flops, step_flops);
         return {steps, "--target-flops",
                 format("steps: %ld = --target-flops %g / (%.4g FLOPs per token x %.0f tokens per step)\n", steps,
                        flags.target_flops, step_flops / tokens, tokens)};

@@ -2,6 +2,7 @@
 #include "llmc/run/run_flags.h"
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <set>
 #include "llmc/base/check.h"      // require
 #include "llmc/base/json.h"       // OrderedJson
@@ -56,6 +57,13 @@ static const char* file_of(const std::string& name) {
     const bool is_of_recipe = of_recipe.contains(name) || name.starts_with("reference-") ||
                               (name.starts_with("muon-") && name != "muon-learning-rate");
     return is_of_recipe ? "recipe" : "";
+}
+
+constexpr double kBelowOne = 0.9999999;
+
+// A number that is the recipe's unless it is given.
+static Field or_recipe(const Field& field, double highest = std::numeric_limits<double>::infinity()) {
+    return field.from(0, highest).or_else("recipe");
 }
 
 // The order is that of --help and doc/flags.md.
@@ -131,65 +139,42 @@ std::vector<Field> RunFlags::fields() {
                   "muon: Muon for the matrices inside the blocks, AdamW for everything else; adamw only with --recipe "
                   "gpt2"}
                 .one_of(optimizer_names()),
-            Field{"optimizer", "learning-rate", &learning_rate, "peak learning rate of AdamW (only with --recipe gpt2)"}
-                .from(0)
-                .or_else("recipe"),
-            Field{"optimizer", "embedding-learning-rate", &embedding_learning_rate,
-                  "peak learning rate of token and position embeddings; value embeddings scale with it"}
-                .from(0)
-                .or_else("recipe"),
-            Field{"optimizer", "unembedding-learning-rate", &unembedding_learning_rate,
-                  "peak learning rate of an untied lm_head"}
-                .from(0)
-                .or_else("recipe"),
-            Field{"optimizer", "scalar-learning-rate", &scalar_learning_rate,
-                  "peak learning rate of the x0 lambdas; residual lambdas, norm weights and biases scale with it"}
-                .from(0)
-                .or_else("recipe"),
+            or_recipe({"optimizer", "learning-rate", &learning_rate,
+                       "peak learning rate of AdamW (only with --recipe gpt2)"}),
+            or_recipe({"optimizer", "embedding-learning-rate", &embedding_learning_rate,
+                       "peak learning rate of token and position embeddings; value embeddings scale with it"}),
+            or_recipe({"optimizer", "unembedding-learning-rate", &unembedding_learning_rate,
+                       "peak learning rate of an untied lm_head"}),
+            or_recipe(
+                {"optimizer", "scalar-learning-rate", &scalar_learning_rate,
+                 "peak learning rate of the x0 lambdas; residual lambdas, norm weights and biases scale with it"}),
             Field{"optimizer", "lr-schedule", &lr_schedule, "learning-rate schedule after warm-up"}.one_of(
                 {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid"}),
-            Field{"optimizer", "warmup-steps", &warmup_steps,
-                  "steps of linear warm-up (recipe: the recipe's, at most a tenth of the run's first --steps)"}
-                .from(0)
-                .or_else("recipe"),
-            Field{"optimizer", "final-lr-fraction", &final_lr_fraction, "final learning rate as a fraction of the peak"}
-                .from(0, 1)
-                .or_else("recipe"),
-            Field{"optimizer", "decay-fraction", &decay_fraction,
-                  "fraction of all steps in which wsd and trapezoid decay"}
-                .from(0, 1)
-                .or_else("recipe"),
-            Field{"optimizer", "beta1", &beta1, "AdamW: decay of the first moment"}
-                .from(0, 0.9999999)
-                .or_else("recipe"),
-            Field{"optimizer", "beta2", &beta2, "AdamW: decay of the second moment"}
-                .from(0, 0.9999999)
-                .or_else("recipe"),
-            Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the square root of the second moment"}
-                .from(0, 1)
-                .or_else("recipe"),
-            Field{"optimizer", "weight-decay", &weight_decay,
-                  "AdamW: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
-                .from(0)
-                .or_else("recipe"),
-            Field{"optimizer", "muon-learning-rate", &muon_learning_rate, "Muon: peak learning rate"}.from(0).or_else(
-                "recipe"),
-            Field{"optimizer", "muon-momentum", &muon_momentum, "Muon: Nesterov momentum at its peak"}
-                .from(0, 0.9999999)
-                .or_else("recipe"),
-            Field{"optimizer", "muon-momentum-warmup-steps", &muon_momentum_warmup_steps,
-                  "Muon: steps in which momentum rises to its peak"}
-                .from(0)
-                .or_else("recipe"),
-            Field{"optimizer", "muon-momentum-start", &muon_momentum_start, "Muon: momentum at the first step"}
-                .from(0, 0.9999999)
-                .or_else("recipe"),
-            Field{"optimizer", "muon-momentum-end", &muon_momentum_end,
-                  "Muon: momentum at the last step, reached while wsd and trapezoid decay"}
-                .from(0, 0.9999999)
-                .or_else("recipe"),
-            Field{"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}.from(0).or_else(
-                "recipe"),
+            or_recipe({"optimizer", "warmup-steps", &warmup_steps,
+                       "steps of linear warm-up (recipe: the recipe's, at most a tenth of the run's first --steps)"}),
+            or_recipe(
+                {"optimizer", "final-lr-fraction", &final_lr_fraction, "final learning rate as a fraction of the peak"},
+                1),
+            or_recipe({"optimizer", "decay-fraction", &decay_fraction,
+                       "fraction of all steps in which wsd and trapezoid decay"},
+                      1),
+            or_recipe({"optimizer", "beta1", &beta1, "AdamW: decay of the first moment"}, kBelowOne),
+            or_recipe({"optimizer", "beta2", &beta2, "AdamW: decay of the second moment"}, kBelowOne),
+            or_recipe(
+                {"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the square root of the second moment"},
+                1),
+            or_recipe({"optimizer", "weight-decay", &weight_decay,
+                       "AdamW: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}),
+            or_recipe({"optimizer", "muon-learning-rate", &muon_learning_rate, "Muon: peak learning rate"}),
+            or_recipe({"optimizer", "muon-momentum", &muon_momentum, "Muon: Nesterov momentum at its peak"}, kBelowOne),
+            or_recipe({"optimizer", "muon-momentum-warmup-steps", &muon_momentum_warmup_steps,
+                       "Muon: steps in which momentum rises to its peak"}),
+            or_recipe({"optimizer", "muon-momentum-start", &muon_momentum_start, "Muon: momentum at the first step"},
+                      kBelowOne),
+            or_recipe({"optimizer", "muon-momentum-end", &muon_momentum_end,
+                       "Muon: momentum at the last step, reached while wsd and trapezoid decay"},
+                      kBelowOne),
+            or_recipe({"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}),
             Field{"optimizer", "muon-weight-decay-schedule", &muon_weight_decay_schedule,
                   "Muon: cosine decays the weight decay to 0"}
                 .one_of({"recipe", "constant", "cosine"}),
@@ -201,9 +186,7 @@ std::vector<Field> RunFlags::fields() {
              "Muon+: rescale the update to the norm of an orthogonal matrix, if the recipe does"},
             {"optimizer", "muon-second-moment", &muon_second_moment,
              "NorMuon: divide rows or columns by their second moment, if the recipe does"},
-            Field{"optimizer", "muon-beta2", &muon_beta2, "NorMuon: decay of that second moment"}
-                .from(0, 0.9999999)
-                .or_else("recipe"),
+            or_recipe({"optimizer", "muon-beta2", &muon_beta2, "NorMuon: decay of that second moment"}, kBelowOne),
             Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}.one_of(
                 {"polar-express", "quintic"}),
             Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}.from(1,
@@ -225,9 +208,7 @@ std::vector<Field> RunFlags::fields() {
                   "dropout probability in training, of the embeddings and of what attention and MLP add to the "
                   "residual stream (0: none); attention probabilities are not dropped"}
                 .from(0, 0.99),
-            Field{"optimizer", "grad-clip", &grad_clip, "clip the gradient to this global norm (0: no clipping)"}
-                .from(0)
-                .or_else("recipe"),
+            or_recipe({"optimizer", "grad-clip", &grad_clip, "clip the gradient to this global norm (0: no clipping)"}),
 
             {"output", "out-dir", &out_dir, "folder for checkpoints and log.jsonl"},
             {"output", "resume", &resume,
@@ -384,7 +365,7 @@ std::vector<Field> RunFlags::fields() {
                 .from(0),
             Field{"ranks", "outer-momentum", &outer_momentum,
                   "islands: Nesterov momentum of the outer step; more than 0.5 needs hundreds of outer steps"}
-                .from(0, 0.9999999),
+                .from(0, kBelowOne),
             Field{"ranks", "outer-dtype", &outer_dtype,
                   "islands: type of what they exchange; in bf16 and int8 (one scale per 64 values) the rounding error "
                   "is carried over to the next time"}

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -135,12 +136,10 @@ private:
     }
 
     void pause(double seconds) {
-        timespec end, now;
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        end.tv_sec += time_t(seconds), end.tv_nsec += long((seconds - double(time_t(seconds))) * 1e9);
+        using Seconds = std::chrono::duration<double>;
+        const auto end = std::chrono::steady_clock::now() + Seconds(seconds);
         while (!stop_) {
-            clock_gettime(CLOCK_MONOTONIC, &now);
-            const double left_s = double(end.tv_sec - now.tv_sec) + double(end.tv_nsec - now.tv_nsec) * 1e-9;
+            const double left_s = Seconds(end - std::chrono::steady_clock::now()).count();
             if (left_s <= 0) return;
             const timespec left = {time_t(left_s), long((left_s - double(time_t(left_s))) * 1e9)};
             if (const int signal = sigtimedwait(&signals_, nullptr, &left); signal > 0) take(signal);

@@ -59,7 +59,7 @@ public:
     int add_hook(Hook hook);
     void remove_hook(int id);
 
-    // Prints "error: rank 1: WHY (in step 17, in the all-gather of bucket 3)" and ends the process. The first thread
+    // Prints "error: rank 1: WHY (during the all-gather of bucket 3 in step 17)" and ends the process. The first thread
     // wins.
     [[noreturn]] void give_up(const std::string& why);
 

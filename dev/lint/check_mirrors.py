@@ -27,7 +27,7 @@ TOOLS = {
 }
 CUDA_PARTS = {
     *("attention_fp32", "attention_stats", "delayed_codes", "device", "flash_attention_backward", "flash_attention_forward"),
-    *("flash_attention_hopper", "flash_attention_hopper_backward", "flash_hopper_tile", "flash_tile", "float_pack"),
+    *("flash_attention_hopper", "flash_attention_hopper_backward", "flash_hopper_tile", "flash_tile"),
     *("gate", "hopper", "kernels", "moments", "reduce", "scatter_rows", "sort_tokens", "tensor_list"),
 }
 ENTRY = re.compile(r"\(\*(\w+)\)\(")

@@ -19,8 +19,7 @@ Requires  pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"          // ensure
-#include "llmc/cuda/device.cuh"       // Pack, store16, launch
-#include "llmc/cuda/float_pack.cuh"   // load_floats, store_floats
+#include "llmc/cuda/device.cuh"       // Pack, store16, load_floats, launch
 #include "llmc/cuda/moments.cuh"      // MomentBits, store_moments
 #include "llmc/cuda/tensor_list.cuh"  // TensorList, for_tensor_lists
 #include "llmc/ops/adamw.h"           // AdamWHyper, AdamWTensor

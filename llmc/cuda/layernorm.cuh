@@ -17,8 +17,7 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 #pragma once
 #include "llmc/base/check.h"            // ensure, require
 #include "llmc/cuda/delayed_codes.cuh"  // CodesTile, run_norm
-#include "llmc/cuda/device.cuh"         // Pack, load16, store16, warp_sum, launch
-#include "llmc/cuda/float_pack.cuh"     // store_floats
+#include "llmc/cuda/device.cuh"         // Pack, load16, store16, warp_sum, store_floats, launch
 #include "llmc/cuda/reduce.cuh"         // add_partials
 #include "llmc/ops/op_cost.h"           // layernorm_backward_cost, ...
 

@@ -7,9 +7,8 @@ Loads and stores of bf16 moments in the kernels of optimizers (llmc/ops/moments.
   store_moments(tensor.m + i, ms, bits, Moment::first);
 */
 #pragma once
-#include "llmc/cuda/device.cuh"      // Pack, load16, store16
-#include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
-#include "llmc/ops/moments.h"        // MomentRounding, rounded_moment
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, load_floats, store_floats
+#include "llmc/ops/moments.h"    // MomentRounding, rounded_moment
 
 // Elements that a thread takes at a time, with weights T and moments M: sixteen bytes of the smaller type.
 template <class T, class M>

@@ -17,14 +17,13 @@ Requires  X with rows of muon_row(K), pointers 16-byte aligned
 */
 #pragma once
 #include <algorithm>
-#include "llmc/base/check.h"         // require, ensure
-#include "llmc/cuda/device.cuh"      // Pack, load16, store16, block_sum, launch
-#include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
-#include "llmc/cuda/moments.cuh"     // MomentBits, store_moment
-#include "llmc/cuda/reduce.cuh"      // add_partials
-#include "llmc/ops/muon.h"           // MuonStep
-#include "llmc/ops/op_cost.h"        // elements_cost, muon_momentum_cost, muon_normalize_cost, ...
-#include "llmc/ops/step_scalars.h"   // StepScalars
+#include "llmc/base/check.h"        // require, ensure
+#include "llmc/cuda/device.cuh"     // Pack, load16, store16, block_sum, load_floats, store_floats, launch
+#include "llmc/cuda/moments.cuh"    // MomentBits, store_moment
+#include "llmc/cuda/reduce.cuh"     // add_partials
+#include "llmc/ops/muon.h"          // MuonStep
+#include "llmc/ops/op_cost.h"       // elements_cost, muon_momentum_cost, muon_normalize_cost, ...
+#include "llmc/ops/step_scalars.h"  // StepScalars
 
 // The row stride of X, whose rows are padded with zeros to whole packs (nanochat's gates have 12 columns). Weights,
 // gradients and momenta have no padding.

@@ -16,8 +16,7 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 #include <algorithm>
 #include "llmc/base/check.h"            // require, ensure
 #include "llmc/cuda/delayed_codes.cuh"  // CodesTile, codes_rows
-#include "llmc/cuda/device.cuh"         // Pack, load16, store16, warp_sum, launch
-#include "llmc/cuda/float_pack.cuh"     // store_floats
+#include "llmc/cuda/device.cuh"         // Pack, load16, store16, warp_sum, store_floats, launch
 #include "llmc/cuda/reduce.cuh"         // add_partials
 #include "llmc/ops/op_cost.h"           // residual_rmsnorm_forward_cost, ...
 

@@ -15,13 +15,12 @@ Requires  HS % 8 == 0, HS <= 256, pointers 16-byte aligned. In bf16 the second h
 #pragma once
 #include <algorithm>
 #include <type_traits>
-#include "llmc/base/check.h"         // require, ensure
-#include "llmc/cuda/device.cuh"      // Pack, load16, store16, launch
-#include "llmc/cuda/limits.h"        // check_rotary_head_size
-#include "llmc/cuda/float_pack.cuh"  // load_floats
-#include "llmc/ops/attention.h"      // AttentionShape
-#include "llmc/ops/op_cost.h"        // rotary_backward_cost, rotary_forward_cost
-#include "llmc/ops/rotary.h"         // RotaryOptions
+#include "llmc/base/check.h"     // require, ensure
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, load_floats, launch
+#include "llmc/cuda/limits.h"    // check_rotary_head_size
+#include "llmc/ops/attention.h"  // AttentionShape
+#include "llmc/ops/op_cost.h"    // rotary_backward_cost, rotary_forward_cost
+#include "llmc/ops/rotary.h"     // RotaryOptions
 
 inline constexpr int kRotaryMaxThreads = 256;
 

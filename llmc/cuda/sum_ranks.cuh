@@ -21,9 +21,8 @@ Accuracy  the CPU's bits
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/sum_tree.h"      // sum_tree
-#include "llmc/cuda/device.cuh"      // Pack, load16_streaming, store16, launch
-#include "llmc/cuda/float_pack.cuh"  // store_floats
+#include "llmc/base/sum_tree.h"  // sum_tree
+#include "llmc/cuda/device.cuh"  // Pack, load16_streaming, store16, store_floats, launch
 
 inline constexpr int kSumRanksThreads = 256, kMostSumRanks = 8;
 

@@ -1,11 +1,18 @@
-// The entries of the table of kernels (cuda_kernels.h): norms, and rotary positions.
+// The entries of the table of kernels (cuda_kernels.h): ops on the tokens' rows: embeddings, norms, positions, loss.
+#include "llmc/cuda/cross_entropy.cuh"
 #include "llmc/cuda/cuda_kernels.h"  // CUDA_OPS
+#include "llmc/cuda/document_starts.cuh"
+#include "llmc/cuda/embedding.cuh"
 #include "llmc/cuda/embedding_rmsnorm.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/qk_rmsnorm.cuh"
 #include "llmc/cuda/rmsnorm.cuh"
 #include "llmc/cuda/rotary.cuh"
 
+CUDA_OPS(CrossEntropyOps, .cross_entropy_forward = cross_entropy_forward,
+         .cross_entropy_forward_backward = cross_entropy_forward_backward)
+CUDA_OPS_OF(DocumentStartsOps<Cuda>, .document_starts = document_starts)
+CUDA_OPS(EmbeddingOps, .embedding_forward = embedding_forward, .embedding_backward = embedding_backward)
 CUDA_OPS(EmbeddingRmsnormOps, .embedding_rmsnorm_forward = embedding_rmsnorm_forward,
          .embedding_rmsnorm_backward = embedding_rmsnorm_backward)
 CUDA_OPS(LayernormOps, .layernorm_forward = layernorm_forward, .residual_layernorm_forward = residual_layernorm_forward,

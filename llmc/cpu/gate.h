@@ -7,7 +7,7 @@ A learned gate, computed from the first G channels of a row:   sigmoid(weight . 
 #include <cmath>
 #include <cstdint>
 #include "llmc/cpu/simd.h"
-#include "llmc/ops/gate.h"  // GateOpening
+#include "llmc/ops/smear.h"  // GateOpening
 
 // e^-|x| cannot overflow, and keeps the slope accurate where the sigmoid is near one.
 template <class T>

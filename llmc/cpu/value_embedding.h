@@ -5,11 +5,10 @@ Value embeddings on the CPU: llmc/ops/value_embedding.h.
 #include <algorithm>
 #include <cstdint>
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/gate.h"    // gate_of
+#include "llmc/cpu/gate.h"    // gate_of, GateOpening
 #include "llmc/cpu/reduce.h"  // add_partials
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/attention.h"  // AttentionShape
-#include "llmc/ops/gate.h"       // GateOpening
 
 template <class T>
 void value_embedding_forward(Cpu& cpu, T* qkv, const T* inp, const int32_t* tokens, const T* table,

@@ -8,7 +8,7 @@ A warp computes one gate, with one channel per lane: G <= kWarp.
 #pragma once
 #include "llmc/base/check.h"     // require
 #include "llmc/cuda/device.cuh"  // warp_sum
-#include "llmc/ops/gate.h"       // GateOpening
+#include "llmc/ops/smear.h"      // GateOpening
 
 // e^-|x| cannot overflow, and keeps the slope accurate where the sigmoid is near one.
 DEVICE GateOpening gate_of(float inp, float weight) {

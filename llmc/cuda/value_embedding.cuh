@@ -16,11 +16,10 @@ Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and 
 #include "llmc/base/check.h"           // require
 #include "llmc/base/memory.h"          // aligned
 #include "llmc/cuda/device.cuh"        // Pack, load16, store16, warp_sum, launch
-#include "llmc/cuda/gate.cuh"          // gate_of, gate_channel, check_gate
+#include "llmc/cuda/gate.cuh"          // gate_of, gate_channel, check_gate, GateOpening
 #include "llmc/cuda/reduce.cuh"        // add_partials
 #include "llmc/cuda/scatter_rows.cuh"  // scatter_rows
 #include "llmc/ops/attention.h"        // AttentionShape
-#include "llmc/ops/gate.h"             // GateOpening
 #include "llmc/ops/op_cost.h"          // elements_cost, value_embedding_forward_cost
 
 inline constexpr int kValueWarps = 8, kValueRows = 64;  // tokens per block of backward: 8 per warp

@@ -6,8 +6,7 @@ A norm of the model, of its architecture's kind.
 #include "llmc/base/check.h"          // ensure
 #include "llmc/model/architecture.h"  // NormKind
 #include "llmc/ops/ops.h"             // Ops
-#include "llmc/ops/quantize.h"        // GemmInput
-#include "llmc/ops/write.h"           // Write
+#include "llmc/ops/quantize.h"        // GemmInput, Write
 
 // residual (N, C) -> out (N, C). weight, bias and mean are null where the kind has none.
 template <class T>

@@ -13,8 +13,7 @@ sums.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/ops/quantize.h"  // GemmInput
-#include "llmc/ops/write.h"     // Write
+#include "llmc/ops/quantize.h"  // GemmInput, Write
 
 template <class Device, class T>
 struct LayernormOps {

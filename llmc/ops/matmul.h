@@ -16,7 +16,7 @@ device may fuse them.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/ops/write.h"  // Write
+#include "llmc/ops/quantize.h"  // Write
 
 template <class Device, class T>
 struct MatmulOps {

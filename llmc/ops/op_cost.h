@@ -11,8 +11,7 @@ activations.
 #include "llmc/base/op_scope.h"      // OpCost
 #include "llmc/ops/attention.h"      // AttentionShape
 #include "llmc/ops/cross_entropy.h"  // Softcap
-#include "llmc/ops/quantize.h"       // Activation
-#include "llmc/ops/write.h"          // Write
+#include "llmc/ops/quantize.h"       // Activation, Write
 
 // n elements of `tensors` tensors of type T, and `flops` FLOPs per element.
 template <class T>

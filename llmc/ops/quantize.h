@@ -35,6 +35,9 @@ null; column_sums and notes are then those of the gradient. For SwiGLU's, inp is
 #include <type_traits>
 #include "llmc/base/fp8.h"  // e4m3, e5m2
 
+// How an op's output is written: it overwrites (=) its output, which is then never read, or adds to it (+=).
+enum class Write { set, add };
+
 // What an op applies to each element before it uses it.
 enum class Activation { none, gelu, relu_squared, swiglu };
 

@@ -11,8 +11,7 @@ out is stored as the next GEMM wants it (GemmInput): its values or its codes.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/ops/quantize.h"  // GemmInput
-#include "llmc/ops/write.h"     // Write
+#include "llmc/ops/quantize.h"  // GemmInput, Write
 
 template <class Device, class T>
 struct RmsnormOps {

@@ -14,6 +14,11 @@ and u_t = d_t lambda s_t (1 - s_t):
 #pragma once
 #include <cstdint>
 
+// A learned gate, between 0 and 1, as value embeddings have it, too: the sigmoid of a weighted sum of channels.
+struct GateOpening {
+    float open, slope;  // the sigmoid, and its derivative: open (1 - open)
+};
+
 template <class Device, class T>
 struct SmearOps {
     void (*smear_forward)(Device&, T* out, const T* inp, const T* gate_weight, const T* lambda, int64_t B, int64_t T_,

@@ -23,7 +23,7 @@ import sys
 # Files that are tools, parts or lists of the ops, not ops.
 TOOLS = {
     *("amx", "bf16_pairs", "device", "gate", "gemm", "gemm_micro_kernel", "gemm_pack", "gemm_plan", "gemm_stream", "gemm_tiles"),
-    *("kernels", "ops", "peaks", "matmul_rates", "moments", "reduce", "simd"),
+    *("kernels", "peaks", "moments", "reduce", "simd"),
 }
 CUDA_PARTS = {
     *("attention_fp32", "attention_stats", "delayed_codes", "device", "flash_attention_backward", "flash_attention_forward"),

@@ -1,9 +1,36 @@
 // The kernel table of the level for which this file is compiled; ANVIL_KERNELS is its name. See kernels.h.
 #include "llmc/cpu/kernels.h"
-#include "llmc/base/level.h"        // ANVIL_CPU_LEVEL
-#include "llmc/cpu/ops.h"           // every op
-#include "llmc/cpu/peaks.h"         // peak_rates, compute_rate
-#include "llmc/cpu/matmul_rates.h"  // matmul_rates
+#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
+#include "llmc/cpu/accumulate.h"
+#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/attention.h"
+#include "llmc/cpu/attention_decode.h"
+#include "llmc/cpu/cast.h"
+#include "llmc/cpu/cross_entropy.h"
+#include "llmc/cpu/document_starts.h"
+#include "llmc/cpu/dropout.h"
+#include "llmc/cpu/embedding.h"
+#include "llmc/cpu/embedding_rmsnorm.h"
+#include "llmc/cpu/gelu.h"
+#include "llmc/cpu/global_norm.h"
+#include "llmc/cpu/layernorm.h"
+#include "llmc/cpu/matmul.h"
+#include "llmc/cpu/matmul_fp8.h"
+#include "llmc/cpu/muon.h"
+#include "llmc/cpu/newton_schulz.h"
+#include "llmc/cpu/peaks.h"  // peak_rates, compute_rate, matmul_rates
+#include "llmc/cpu/qk_rmsnorm.h"
+#include "llmc/cpu/quantize.h"
+#include "llmc/cpu/relu_squared.h"
+#include "llmc/cpu/residual_mix.h"
+#include "llmc/cpu/rmsnorm.h"
+#include "llmc/cpu/rotary.h"
+#include "llmc/cpu/smear.h"
+#include "llmc/cpu/step_scalars.h"
+#include "llmc/cpu/sum_ranks.h"
+#include "llmc/cpu/swiglu.h"
+#include "llmc/cpu/value_embedding.h"
+#include "llmc/cpu/weight_hash.h"
 
 namespace {
 

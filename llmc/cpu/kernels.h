@@ -17,7 +17,7 @@ compiled for another level.
 #include "llmc/cpu/device.h"      // Cpu
 #include "llmc/ops/ops.h"         // Ops
 
-// The rates of GEMMs in either type on one core (matmul_rates.h).
+// The rates of GEMMs in either type on one core (peaks.h).
 struct MatmulRates {
     double fp32, bf16;  // FLOP/s of one core
 

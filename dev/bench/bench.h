@@ -32,10 +32,10 @@ device is timed, and for its shapes, see bench_cpu.h and bench_cuda.cuh.
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/check.h"   // Error, require
-#include "llmc/base/rng.h"     // Rng
-#include "llmc/base/timing.h"  // Timing
-#include "llmc/ops/op_cost.h"  // gelu_forward_cost, ...
+#include "llmc/base/check.h"    // Error, require
+#include "llmc/base/profile.h"  // Timing
+#include "llmc/base/rng.h"      // Rng
+#include "llmc/ops/op_cost.h"   // gelu_forward_cost, ...
 
 struct BenchShape {
     const char* name;

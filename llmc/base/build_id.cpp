@@ -1,7 +1,6 @@
 // What this program was built from; the Makefile defines ANVIL_VERSION, ANVIL_BUILD_ID and ANVIL_LIBRARIES for this
 // file.
 #include "llmc/base/build_id.h"
-#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
 
 #ifndef ANVIL_VERSION
 #define ANVIL_VERSION "unknown"

@@ -5,7 +5,7 @@ alone, so a new commit recompiles one tiny object.
 */
 #pragma once
 #include <string>
-#include "llmc/base/processor.h"  // CpuLevel
+#include "llmc/base/processor.h"  // CpuLevel, ANVIL_CPU_LEVEL
 
 #ifndef ANVIL_CUDA_MAJOR  // the Makefile defines it for all files of a CUDA build
 #define ANVIL_CUDA_MAJOR 13

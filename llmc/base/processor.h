@@ -7,6 +7,7 @@ variable ANVIL_CPU_ISA=avx2 selects a lower level, which computes the same bits.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
 
 enum class CpuLevel {
     baseline,     // every processor of its architecture: SSE2, or NEON on Arm

@@ -14,7 +14,9 @@ A slice is the interval in which one op, kernel, collective or phase ran. Two sl
 disjoint. Track 0 is the device's computation; track 1 is communication on a stream of its own.
 */
 #pragma once
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -70,6 +72,19 @@ private:
     Clock::time_point first_{};
     std::vector<int64_t> times_;
 };
+
+// Repeated measurements.
+struct Timing {
+    double median, fastest, p90;  // seconds
+    int runs;
+};
+
+// The statistics of at least one measurement.
+inline Timing timing_of(std::vector<double> seconds) {
+    std::sort(seconds.begin(), seconds.end());
+    const size_t n = seconds.size();
+    return {seconds[n / 2], seconds[0], seconds[n * 9 / 10], int(n)};
+}
 
 // The device's measured peak rates, and how they were measured: "a copy of 128 MiB".
 struct PeakRates {

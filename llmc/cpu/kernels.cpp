@@ -1,6 +1,6 @@
 // The kernel table of the level for which this file is compiled; ANVIL_KERNELS is its name. See kernels.h.
 #include "llmc/cpu/kernels.h"
-#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
+#include "llmc/base/processor.h"  // ANVIL_CPU_LEVEL
 #include "llmc/cpu/accumulate.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention.h"

@@ -16,8 +16,7 @@ widened (bf16_pairs.h).
 #include <cstring>
 #include <vector>
 #include "llmc/base/bf16.h"       // bf16, to_bf16
-#include "llmc/base/profile.h"    // PeakRates
-#include "llmc/base/timing.h"     // Timing, timing_of
+#include "llmc/base/profile.h"    // PeakRates, Timing, timing_of
 #include "llmc/cpu/amx.h"         // AmxTiles
 #include "llmc/cpu/bf16_pairs.h"  // multiplies_pairs, multiply_add_burst, pairs_burst
 #include "llmc/cpu/device.h"      // Cpu, parallel_for

@@ -11,7 +11,7 @@ slow down the launch that follows.
 #include <cstdint>
 #include <utility>
 #include <vector>
-#include "llmc/base/timing.h"       // Timing, timing_of
+#include "llmc/base/profile.h"      // Timing, timing_of
 #include "llmc/cuda/cublaslt.h"     // CublasLt
 #include "llmc/cuda/cuda_device.h"  // Cuda, cuda_check
 #include "llmc/cuda/device.cuh"     // launch, load16

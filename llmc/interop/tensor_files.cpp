@@ -1,14 +1,25 @@
 // See tensor_files.h.
 #include "llmc/interop/tensor_files.h"
+#include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include "llmc/base/bf16.h"   // bf16, to_float
 #include "llmc/base/check.h"  // ensure, require
 #include "llmc/base/file.h"   // read_file, thread_read_bytes
-#include "llmc/base/half.h"   // half_to_float
 #include "llmc/base/json.h"   // Json
 
 namespace fs = std::filesystem;
+
+// sign 1 bit, exponent 5 bits with bias 15, fraction 10 bits; exponent 0: fraction / 2^24; exponent 31: infinity or NaN
+float half_to_float(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const float size =
+        exponent == 31  ? (fraction ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity())
+        : exponent == 0 ? std::ldexp(float(fraction), -24)
+                        : std::ldexp(float(1024 + fraction), exponent - 25);
+    return bits & 0x8000 ? -size : size;
+}
 
 TensorFiles::TensorFiles(const std::string& folder) : where_(folder + "/model.safetensors") {
     std::error_code ignored;

@@ -3,10 +3,14 @@ The tensors of a model in safetensors files: model.safetensors, or else the file
 {"weight_map": {"h.0.ln_1.weight": "model-00001-of-00002.safetensors", ...}}.
 */
 #pragma once
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 #include "llmc/io/safetensors.h"  // SafetensorsReader
+
+// Exact. Half precision (IEEE 754 binary16) is found in other programs' files: Anvil computes in float and bfloat16.
+float half_to_float(uint16_t bits);
 
 class TensorFiles {
 public:

@@ -10,7 +10,7 @@ as llmc/cpu/amx.h describes them, so that the loops of llmc/cpu/gemm_tiles.h run
 #include <cstdint>
 #include <cstring>
 #include "llmc/base/check.h"      // ensure
-#include "llmc/base/level.h"      // ANVIL_CPU_LEVEL
+#include "llmc/base/processor.h"  // ANVIL_CPU_LEVEL
 #include "llmc/cpu/bf16_pairs.h"  // multiplies_pairs
 #include "llmc/cpu/gemm_tiles.h"  // tile_kernel, Tmm
 #include "llmc/cpu/kernels.h"     // cpu_kernels

@@ -3,11 +3,11 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include "llmc/base/half.h"
 #include "llmc/checkpoint/run_state.h"  // load_weights
 #include "llmc/cpu/kernels.h"
 #include "llmc/interop/export.h"
 #include "llmc/interop/llmc_model.h"
+#include "llmc/interop/tensor_files.h"  // half_to_float
 #include "llmc/interop/tokenizer_export.h"
 #include "test/model/model_testing.h"
 

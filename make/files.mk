@@ -10,7 +10,7 @@ NVIDIA := $(filter-out %/matmul_cache.cpp,$(wildcard llmc/cuda/*.cpp llmc/cuda/*
 CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu llmc/cuda/*/*.cu))
 LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/attention/cudnn_$(if $(IS_CUDNN),absent,attention) cpu/kernels \
   comm/gpu/nccl_$(if $(IS_NCCL),absent,comm) $(if $(IS_CUDA),commands/cuda_backend_absent) \
-  $(if $(IS_MPI),comm/launch/mpi_absent,comm/launch/mpi_ranks comm/launch/mpi_network)) $(if $(IS_CUDA),,$(NVIDIA))
+  $(if $(IS_MPI),comm/launch/mpi_absent,comm/launch/mpi_ranks)) $(if $(IS_CUDA),,$(NVIDIA))
 FILES := $(filter-out $(LEFT_OUT),$(if $(IS_CUDA),$(CUDA_KERNELS)) $(sort $(wildcard llmc/*/*.cpp llmc/*/*/*.cpp)))
 # With OP=layernorm only the test files of that name are built. If there are none, all are, and OP is a tag.
 ALL_TESTS  := $(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu))
@@ -33,8 +33,8 @@ endif
 # then differ from those of its neighbors. ALONE: files with flags of their own, and those that some program links
 # without the rest.
 JOIN  ?= $(if $(CCACHE),,1)
-ALONE := $(NVIDIA) $(patsubst %,llmc/%.cpp,base/build_id base/processor comm/launch/mpi_network comm/launch/mpi_ranks \
-  commands/cpu_backend commands/cuda_backend_absent io/safetensors plan/traced_step)
+ALONE := $(NVIDIA) $(patsubst %,llmc/%.cpp,base/build_id base/processor comm/launch/mpi_ranks commands/cpu_backend \
+  commands/cuda_backend_absent io/safetensors plan/traced_step)
 # HOT is what works on every byte, token or value. It is optimized, which takes twice the compile time.
 HOT_FILES := $(patsubst %,llmc/data/%.cpp,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
   $(patsubst %,llmc/interop/%.cpp,gguf llmc_model stored_model tensor_files) llmc/base/hash.cpp llmc/base/json.cpp \

@@ -80,8 +80,7 @@ $(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(foreach level,$(LEVELS_all),$(ARCH_
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)
 # Objects with flags of their own are compiled again when these change.
-OWN_FLAGS := $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id comm/launch/mpi_network comm/launch/mpi_ranks \
-  cpu/chosen_kernels)
+OWN_FLAGS := $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id comm/launch/mpi_ranks cpu/chosen_kernels)
 $(OWN_FLAGS): %: %.flags
 $(OWN_FLAGS:=.flags): private STAMP = $(FLAGS)
 $(O)/llmc/base/build_id.cpp%: private FLAGS = -DANVIL_VERSION='"$(VERSION)"' -DANVIL_BUILD_ID='"$(BUILD_ID)"' \

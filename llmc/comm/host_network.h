@@ -7,7 +7,7 @@ Traffic between hosts: one primitive, from which HostExchange builds all collect
 `look` is called repeatedly while waiting, with the awaited rank. It ends the program when waiting is pointless.
 
   TcpNetwork        for ranks that met at an address (tcp_network.h)
-  MpiNetwork        for ranks that mpirun started (mpi_network.h)
+  MpiNetwork        for ranks that mpirun started (mpi_ranks.cpp)
 */
 #pragma once
 #include <cstddef>

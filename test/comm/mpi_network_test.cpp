@@ -1,7 +1,6 @@
 /*
 Collectives between hosts over MPI, with ranks that mpirun starts on this machine and that act as several hosts.
 */
-#include "llmc/comm/launch/mpi_network.h"
 #include "llmc/comm/host/host_comm.h"  // HostComm
 #include "llmc/comm/launch/launch.h"   // detect_launch, join
 #include "test/comm/collectives.h"     // check_collectives

@@ -1,17 +1,45 @@
 // See mpi_ranks.h.
 #include "llmc/comm/launch/mpi_ranks.h"
 #include <mpi.h>
+#include <sched.h>
 #include <cstring>
 #include <exception>
 #include <sstream>
-#include "llmc/base/check.h"               // require, format
-#include "llmc/comm/host.h"                // host_identity
-#include "llmc/comm/launch/mpi_network.h"  // make_mpi_network
-#include "llmc/comm/tcp/hmac.h"            // random_bytes
-#include "llmc/comm/tcp/tcp_ranks.h"       // TcpRanks
-#include "llmc/comm/watchdog.h"            // Watchdog
+#include "llmc/base/check.h"          // ensure, require, format
+#include "llmc/comm/host.h"           // host_identity
+#include "llmc/comm/tcp/hmac.h"       // random_bytes
+#include "llmc/comm/tcp/tcp_ranks.h"  // TcpRanks
+#include "llmc/comm/watchdog.h"       // Watchdog
 
 namespace {
+
+constexpr int kTag = 4711;  // not used by any other message of this program
+
+class MpiNetwork : public HostNetwork {
+public:
+    const char* name() const override { return "MPI"; }
+    void exchange(const void* send, size_t send_bytes, int to, void* receive, size_t receive_bytes, int from,
+                  const Look& look) override {
+        ensure(send_bytes <= 1 << 30 && receive_bytes <= 1 << 30);
+        MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+        // Send before receive. In the other order a host that arrives early is answered first and fills the line with
+        // its data before it learns of ours, so the two directions take turns instead of running at once.
+        if (send_bytes) MPI_Isend(send, int(send_bytes), MPI_BYTE, to, kTag, MPI_COMM_WORLD, &requests[0]);
+        if (receive_bytes) MPI_Irecv(receive, int(receive_bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, &requests[1]);
+        // Never sleeps, because messages advance only inside MPI calls; yields, in case there are few cores.
+        for (int turns = 0; !over(requests); turns++) {
+            look(receive_bytes ? from : to);
+            if (turns > 1000) sched_yield();
+        }
+    }
+
+private:
+    static bool over(MPI_Request (&requests)[2]) {
+        int done = 0;
+        MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE);
+        return done != 0;
+    }
+};
 
 // Broadcasts rank 0's text to all ranks.
 std::string text_of_first(std::string text) {
@@ -77,7 +105,9 @@ public:
     }
     void send_piece(int to, const std::string& bytes) override { tcp_->send_piece(to, bytes); }
     Piece next_piece() override { return tcp_->next_piece(); }
-    std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>&) override { return make_mpi_network(); }
+    std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>&) override {
+        return std::make_unique<MpiNetwork>();
+    }
 
 private:
     std::unique_ptr<TcpRanks> tcp_;

@@ -76,3 +76,15 @@ std::string colored_line(const Terminal& terminal, const std::string& line, doub
     const size_t loss = after_step + 3, after_loss = std::min(line.find(" | ", loss), line.size());
     return text + " | \033[1m" + line.substr(loss, after_loss - loss) + "\033[0m" + line.substr(after_loss);
 }
+
+// Bytes >= 128 are kept, because file names may be UTF-8, except U+0080 to U+009F, which are control characters, too.
+std::string peer_text(std::string text) {
+    text.resize(std::min(text.size(), kMostPeerText));
+    for (size_t i = 0; i < text.size(); i++) {
+        const auto byte = static_cast<unsigned char>(text[i]);
+        const bool is_c1 = i > 0 && text[i - 1] == '\xc2' && byte >= 0x80 && byte < 0xa0;
+        if (is_c1) text[i - 1] = ' ';
+        if (is_c1 || byte < ' ' || byte == 0x7f) text[i] = ' ';
+    }
+    return text;
+}

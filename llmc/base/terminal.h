@@ -1,7 +1,9 @@
 /*
-Color, a progress bar and the width of lines on a terminal. Output to a file or a pipe stays plain text.
+Color, a progress bar and the width of lines on a terminal. Output to a file or a pipe stays plain text. And text from
+another process, made safe to print.
 */
 #pragma once
+#include <cstddef>
 #include <cstdio>
 #include <string>
 
@@ -22,3 +24,8 @@ std::string colored_line(const Terminal& terminal, const std::string& line, doub
 
 // Breaks lines that are wider than the terminal at spaces; the rest of a line is indented.
 std::string fitted_lines(const Terminal& terminal, const std::string& text);
+
+// Text of another process, safe to print: control bytes, which a terminal would interpret, become spaces, and long text
+// is cut off.
+inline constexpr size_t kMostPeerText = 4096;  // bytes
+std::string peer_text(std::string text);

@@ -2,9 +2,9 @@
 #include "llmc/comm/handshake.h"
 #include <algorithm>
 #include <map>
-#include "llmc/base/check.h"      // ensure, format
-#include "llmc/base/hash.h"       // xxh3
-#include "llmc/comm/peer_text.h"  // peer_text
+#include "llmc/base/check.h"     // ensure, format
+#include "llmc/base/hash.h"      // xxh3
+#include "llmc/base/terminal.h"  // peer_text
 
 void check_connected(Ranks& ranks) {
     const std::string answer =

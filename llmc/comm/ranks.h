@@ -36,8 +36,8 @@ others end with exit code 3 (watchdog.h). For work on files the limit is io-time
 #include <type_traits>
 #include <vector>
 #include "llmc/base/check.h"         // Error, ensure, format
+#include "llmc/base/terminal.h"      // peer_text
 #include "llmc/comm/host_network.h"  // HostNetwork
-#include "llmc/comm/peer_text.h"     // peer_text
 #include "llmc/comm/watchdog.h"      // Watchdog
 
 class Ranks {

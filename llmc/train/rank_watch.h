@@ -12,9 +12,9 @@ time.
 #include <string>
 #include <vector>
 #include "llmc/base/hash.h"        // hex64
+#include "llmc/base/terminal.h"    // peer_text
 #include "llmc/comm/bench_comm.h"  // measure_bandwidth
 #include "llmc/comm/comm.h"        // Comm
-#include "llmc/comm/peer_text.h"   // peer_text
 #include "llmc/comm/ranks.h"       // Ranks, SharedError
 #include "llmc/model/gpt.h"        // Gpt
 

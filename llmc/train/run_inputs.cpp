@@ -1,12 +1,12 @@
 // See run_inputs.h.
 #include "llmc/train/run_inputs.h"
 #include <algorithm>
-#include "llmc/base/check.h"      // format
-#include "llmc/base/hash.h"       // hex64
-#include "llmc/comm/peer_text.h"  // peer_text
-#include "llmc/comm/ranks.h"      // share_errors
-#include "llmc/data/mixture.h"    // has_weights
-#include "llmc/data/packing.h"    // try_packing
+#include "llmc/base/check.h"     // format
+#include "llmc/base/hash.h"      // hex64
+#include "llmc/base/terminal.h"  // peer_text
+#include "llmc/comm/ranks.h"     // share_errors
+#include "llmc/data/mixture.h"   // has_weights
+#include "llmc/data/packing.h"   // try_packing
 
 std::vector<SourceFacts> RunInputs::mixture() const {
     if (!train || train->shards().size() == 1) return {};

@@ -11,8 +11,8 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
-#include "llmc/base/check.h"      // format, require, ensure
-#include "llmc/comm/peer_text.h"  // peer_text
+#include "llmc/base/check.h"     // format, require, ensure
+#include "llmc/base/terminal.h"  // peer_text
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 

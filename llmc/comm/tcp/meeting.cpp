@@ -11,11 +11,11 @@
 #include <map>
 #include <set>
 #include <utility>
-#include "llmc/base/check.h"      // require, format
-#include "llmc/comm/host.h"       // raise_file_limit
-#include "llmc/comm/peer_text.h"  // peer_text
-#include "llmc/comm/tcp/hmac.h"   // hmac_sha256, random_bytes
-#include "llmc/comm/watchdog.h"   // rank_list
+#include "llmc/base/check.h"     // require, format
+#include "llmc/base/terminal.h"  // peer_text
+#include "llmc/comm/host.h"      // raise_file_limit
+#include "llmc/comm/tcp/hmac.h"  // hmac_sha256, random_bytes
+#include "llmc/comm/watchdog.h"  // rank_list
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <exception>
 #include <utility>
 #include "llmc/base/check.h"            // ensure, format
-#include "llmc/comm/peer_text.h"        // peer_text
+#include "llmc/base/terminal.h"         // peer_text
 #include "llmc/comm/tcp/hmac.h"         // random_bytes
 #include "llmc/comm/tcp/tcp_network.h"  // make_tcp_network
 

@@ -19,7 +19,7 @@ bool has_cuda();
 std::string why_no_cuda(int gpu = 0);
 // The number of GPUs that CUDA shows to this process.
 int num_cuda_gpus();
-// The links between these GPUs (gpu_links_text in llmc/comm/topology.h); "": not known, or fewer than two GPUs.
+// The links between these GPUs (gpu_links_text in llmc/comm/host.h); "": not known, or fewer than two GPUs.
 std::string cuda_gpu_links();
 // The facts about a GPU for the command `doctor`.
 GpuFacts look_at_gpu(int gpu);

@@ -1,7 +1,7 @@
 // The trainer on a GPU, in both types, and facts about GPUs that are needed before.
 #include <string>
 #include <vector>
-#include "llmc/comm/topology.h"  // gpu_links_text
+#include "llmc/comm/host.h"  // gpu_links_text
 #include "llmc/commands/backends.h"
 #include "llmc/commands/cuda_devices.h"    // Cuda, describe; before what is a template of the device
 #include "llmc/commands/device_backend.h"  // DeviceBackend

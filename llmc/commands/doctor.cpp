@@ -29,10 +29,9 @@
 #include "llmc/base/number_text.h"     // count_text
 #include "llmc/comm/bench_comm.h"      // time_calls, measure_bandwidth
 #include "llmc/comm/handshake.h"       // check_connected, check_alike
-#include "llmc/comm/host.h"            // host_gpus
+#include "llmc/comm/host.h"            // host_gpus, network_text
 #include "llmc/comm/host/host_comm.h"  // HostComm
 #include "llmc/comm/ranks.h"           // Ranks
-#include "llmc/comm/topology.h"        // network_text
 #include "llmc/commands/backends.h"    // look_at_gpu, cuda_gpu_links
 #include "llmc/cpu/kernels.h"          // cpu_kernels
 #include "llmc/data/mixture.h"         // data_sources

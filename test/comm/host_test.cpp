@@ -1,10 +1,10 @@
 // What joins hosts and GPUs: a file tree like the kernel's, and a fake NVML library.
-#include "llmc/comm/topology.h"
+#include "llmc/comm/host.h"
 #include <filesystem>
 #include "llmc/base/file.h"  // FileWriter, make_folders
 #include "test/testing.h"
 
-TEST_CASE("a host's network is the cards and ports that are up", "[topology]") {
+TEST_CASE("a host's network is the cards and ports that are up", "[host]") {
     const ScratchFolder scratch;
     const auto put = [&](const std::string& path, const std::string& content) {
         const std::filesystem::path file = scratch.path + "/sys/class/" + path;
@@ -29,7 +29,7 @@ TEST_CASE("a host's network is the cards and ports that are up", "[topology]") {
 }
 
 // Four GPUs: 0 and 1, 2 and 3 have NVLink.
-TEST_CASE("NVML is asked for links by PCI address", "[topology][plain]") {
+TEST_CASE("NVML is asked for links by PCI address", "[host][plain]") {
     const ScratchFolder scratch;
     const std::string source = R"(
 #include <string.h>

@@ -11,13 +11,12 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include "llmc/base/check.h"         // require, format
-#include "llmc/base/file.h"          // open_standard_files, catch_cut_files
-#include "llmc/base/host_limits.h"   // given_cores, share_of_cores, cpu_quota, use_given_cores
-#include "llmc/comm/host.h"          // host_gpus, network_text, raise_file_limit
-#include "llmc/commands/backends.h"  // cpu_backend, cuda_backend
-#include "llmc/cpu/kernels.h"        // cpu_kernels
-#include "llmc/run/stop.h"           // outlive_file_limits
+#include "llmc/base/check.h"        // require, format
+#include "llmc/base/file.h"         // open_standard_files, catch_cut_files
+#include "llmc/base/host_limits.h"  // given_cores, share_of_cores, cpu_quota, use_given_cores
+#include "llmc/comm/host.h"         // host_gpus, network_text, raise_file_limit
+#include "llmc/cpu/kernels.h"       // cpu_kernels
+#include "llmc/run/stop.h"          // outlive_file_limits
 
 namespace {
 

@@ -5,6 +5,8 @@ each pair, in cpu_backend.cpp and cuda_backend.cpp; no other code is a template 
   prepare_process();                                                              the first call of main()
   const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
   const std::unique_ptr<Session> session = backend->open_session(world, request);
+
+The GPU's functions are in every program: in a build without CUDA, cuda_backend_absent.cpp reports that.
 */
 #pragma once
 #include <climits>
@@ -16,6 +18,8 @@ each pair, in cpu_backend.cpp and cuda_backend.cpp; no other code is a template 
 #include "llmc/train/run_request.h"  // RunRequest
 #include "llmc/train/session.h"      // Session
 #include "llmc/train/world.h"        // World
+
+struct GpuFacts;
 
 class Backend {
 public:
@@ -33,6 +37,22 @@ void prepare_process();
 // The requested device and dtype. Collective: throws an Error on all ranks if the device is missing on any. Prints what
 // joins the GPUs and hosts of a run, as rank 0's host reports it.
 std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
+
+// The backends, of which open_backend() chooses one.
+std::unique_ptr<Backend> cpu_backend(const std::string& dtype, int num_threads);  // fp32, bf16
+// On the host's GPU with this number; in bf16 unless --dtype is fp32.
+std::unique_ptr<Backend> cuda_backend(int gpu, const RunFlags& flags);
+
+// Whether this program is built with CUDA.
+bool has_cuda();
+// Why this build or machine has no GPU at all, or none with this number; "" if it has one.
+std::string why_no_cuda(int gpu = 0);
+// The number of GPUs that CUDA shows to this process.
+int num_cuda_gpus();
+// The links between these GPUs (gpu_links_text in llmc/comm/host.h); "": not known, or fewer than two GPUs.
+std::string cuda_gpu_links();
+// The facts about a GPU for the command `doctor` (doctor.h).
+GpuFacts look_at_gpu(int gpu);
 
 // A rank's threads on the CPU.
 struct CpuShare {

@@ -1,5 +1,5 @@
 // The trainer on the CPU, in both types.
-#include "llmc/commands/backends.h"
+#include "llmc/commands/backend.h"
 #include "llmc/commands/device_backend.h"  // DeviceBackend
 
 std::unique_ptr<Backend> cpu_backend(const std::string& dtype, int num_threads) {

@@ -2,9 +2,10 @@
 #include <string>
 #include <vector>
 #include "llmc/comm/host.h"  // gpu_links_text
-#include "llmc/commands/backends.h"
+#include "llmc/commands/backend.h"
 #include "llmc/commands/cuda_devices.h"    // Cuda, describe; before what is a template of the device
 #include "llmc/commands/device_backend.h"  // DeviceBackend
+#include "llmc/commands/doctor.h"          // GpuFacts
 
 bool has_cuda() { return true; }
 

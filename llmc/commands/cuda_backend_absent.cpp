@@ -1,6 +1,7 @@
 // Replaces cuda_backend.cpp in a build without CUDA.
 #include "llmc/base/check.h"  // ensure
-#include "llmc/commands/backends.h"
+#include "llmc/commands/backend.h"
+#include "llmc/commands/doctor.h"  // GpuFacts
 
 bool has_cuda() { return false; }
 

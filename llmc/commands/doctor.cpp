@@ -32,7 +32,7 @@
 #include "llmc/comm/host.h"            // host_gpus, network_text
 #include "llmc/comm/host/host_comm.h"  // HostComm
 #include "llmc/comm/ranks.h"           // Ranks
-#include "llmc/commands/backends.h"    // look_at_gpu, cuda_gpu_links
+#include "llmc/commands/backend.h"     // look_at_gpu, cuda_gpu_links
 #include "llmc/cpu/kernels.h"          // cpu_kernels
 #include "llmc/data/mixture.h"         // data_sources
 #include "llmc/data/shards.h"          // open_shards

@@ -82,3 +82,11 @@ private:
     std::vector<TaskExample> examples_;
     std::vector<TaskRow> rows_;
 };
+
+// The result of one task. tasks.h computes it, and logs store it.
+struct TaskRecord {
+    std::string name;
+    int64_t examples = 0, right = 0;
+    double centered = 0;  // rescaled accuracy; 0: as good as guessing, 1: all right
+    double accuracy() const { return double(right) / double(examples); }
+};

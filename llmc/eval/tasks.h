@@ -22,12 +22,11 @@ arXiv:2406.11794). Counts of examples are summed over ranks, so the result is th
 #include <numeric>
 #include <string>
 #include <vector>
-#include "llmc/base/bf16.h"         // to_float
-#include "llmc/comm/ranks.h"        // Ranks
-#include "llmc/eval/batches.h"      // each_batch
-#include "llmc/eval/task_file.h"    // TaskFile
-#include "llmc/eval/task_record.h"  // TaskRecord
-#include "llmc/model/gpt.h"         // Gpt
+#include "llmc/base/bf16.h"       // to_float
+#include "llmc/comm/ranks.h"      // Ranks
+#include "llmc/eval/batches.h"    // each_batch
+#include "llmc/eval/task_file.h"  // TaskFile, TaskRecord
+#include "llmc/model/gpt.h"       // Gpt
 
 struct RowScore {
     double nll = 0;

@@ -39,9 +39,9 @@ line that was cut short by a kill stays, and the next record begins on a new lin
 #include <optional>
 #include <string>
 #include <vector>
-#include "llmc/base/terminal.h"     // Terminal
-#include "llmc/data/loader.h"       // SourceFacts
-#include "llmc/eval/task_record.h"  // TaskRecord
+#include "llmc/base/terminal.h"   // Terminal
+#include "llmc/data/loader.h"     // SourceFacts
+#include "llmc/eval/task_file.h"  // TaskRecord
 
 struct StepRecord {
     int64_t step = 0;  // 1 is the first

@@ -6,7 +6,7 @@ around them. The parts, in the order in which a run uses them:
   loading.h           new weights, another model's weights, or a checkpoint
   start_report.h      the report before the first step
   step.h              one step; step_meter.h: its record in the log, and MFU
-  run_balance.h       each rank's share of a step; outer_step.h: the outer step of islands
+  run_balance.h       each rank's share of a step; outer_optimizer.h: the outer step of islands
   rank_watch.h        whether ranks have the same weights, and how long each computes
   run_evaluation.h    validation, tasks, samples
   saving.h            checkpoints (llmc/checkpoint/)
@@ -30,8 +30,7 @@ around them. The parts, in the order in which a run uses them:
 #include "llmc/run/stop.h"               // stop_signal
 #include "llmc/run/summary.h"            // RunSummary, summary_text
 #include "llmc/train/loading.h"          // load_initial_state
-#include "llmc/train/outer_optimizer.h"  // OuterOptimizer
-#include "llmc/train/outer_step.h"       // IslandStates, apply_outer_step
+#include "llmc/train/outer_optimizer.h"  // OuterOptimizer, IslandStates, apply_outer_step
 #include "llmc/train/prepare.h"          // prepare, settle_kernels
 #include "llmc/train/rank_watch.h"       // RankWatch
 #include "llmc/train/run_balance.h"      // RunBalance

@@ -76,7 +76,7 @@ TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 E := $(O)/emulated$(if $(RACE),-race)
 EMULATED_TESTS := $(call joined,$(E),cuda) \
   $(if $(call containing,"test/models.h",$(cuda_FILES)),$(E)/test/models.cu.o)
-EMULATED := $(patsubst %,$(E)/%.o,$(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_graph cuda/cuda_profile \
+EMULATED := $(patsubst %,$(E)/%.o,$(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_profile \
   comm/gpu/cuda_comm comm/gpu/nccl_comm) $(filter-out $(if $(RACE),,%/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 EMULATED_BACKEND := $(E)/llmc/commands/cuda_backend.cpp.o
 EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))

@@ -11,7 +11,7 @@ may be allocated, and the host must not wait. If capturing fails, capture() thro
 #pragma once
 #include <exception>
 #include <utility>
-#include "llmc/cuda/cuda_device.h"  // Cuda
+#include "llmc/cuda/cuda_device.h"  // Cuda, cuda_check
 
 class CudaGraph {
 public:
@@ -37,13 +37,28 @@ public:
         }
         end();
     }
-    void replay();
+    void replay() { cuda_check(cudaGraphLaunch(graph_, cuda_.stream), "launching a CUDA graph"); }
 
 private:
     Cuda& cuda_;
     cudaGraphExec_t graph_ = nullptr;
 
-    void begin();
-    void end();
-    void abandon();
+    // Thread-local: other threads, which read data and write checkpoints, may continue to call CUDA.
+    void begin() {
+        cuda_check(cudaStreamBeginCapture(cuda_.stream, cudaStreamCaptureModeThreadLocal), "capturing a CUDA graph");
+    }
+    void abandon() {
+        cudaGraph_t graph = nullptr;
+        cudaStreamEndCapture(cuda_.stream, &graph);
+        if (graph) cudaGraphDestroy(graph);
+        cudaGetLastError();  // clears the error of the call that could not be captured
+    }
+    void end() {
+        cudaGraph_t graph = nullptr;
+        cuda_check(cudaStreamEndCapture(cuda_.stream, &graph), "capturing a CUDA graph");
+        const cudaError_t status = cudaGraphInstantiateWithFlags(&graph_, graph, 0);
+        cudaGraphDestroy(graph);
+        if (status != cudaSuccess) graph_ = nullptr;
+        cuda_check(status, "instantiating a CUDA graph");
+    }
 };

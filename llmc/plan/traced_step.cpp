@@ -53,7 +53,6 @@ namespace traced {
 #include "llmc/cuda/table_rows.cu"
 #include "llmc/cuda/table_optimizers.cu"
 #include "llmc/cuda/cuda_device.cpp"
-#include "llmc/cuda/cuda_graph.cpp"
 #include "llmc/cuda/cuda_kernels.cpp"
 #include "llmc/cuda/run_setup.cu"
 #include "llmc/cuda/sum_ranks.cu"

@@ -10,7 +10,6 @@
 #include "llmc/cpu/document_starts.h"
 #include "llmc/cpu/dropout.h"
 #include "llmc/cpu/embedding.h"
-#include "llmc/cpu/embedding_rmsnorm.h"
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"

@@ -3,7 +3,6 @@
 #include "llmc/cuda/cuda_kernels.h"  // CUDA_OPS
 #include "llmc/cuda/document_starts.cuh"
 #include "llmc/cuda/embedding.cuh"
-#include "llmc/cuda/embedding_rmsnorm.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/qk_rmsnorm.cuh"
 #include "llmc/cuda/rmsnorm.cuh"
@@ -12,8 +11,8 @@
 CUDA_OPS(CrossEntropyOps, .cross_entropy_forward = cross_entropy_forward,
          .cross_entropy_forward_backward = cross_entropy_forward_backward)
 CUDA_OPS_OF(DocumentStartsOps<Cuda>, .document_starts = document_starts)
-CUDA_OPS(EmbeddingOps, .embedding_forward = embedding_forward, .embedding_backward = embedding_backward)
-CUDA_OPS(EmbeddingRmsnormOps, .embedding_rmsnorm_forward = embedding_rmsnorm_forward,
+CUDA_OPS(EmbeddingOps, .embedding_forward = embedding_forward, .embedding_backward = embedding_backward,
+         .embedding_rmsnorm_forward = embedding_rmsnorm_forward,
          .embedding_rmsnorm_backward = embedding_rmsnorm_backward)
 CUDA_OPS(LayernormOps, .layernorm_forward = layernorm_forward, .residual_layernorm_forward = residual_layernorm_forward,
          .layernorm_backward = layernorm_backward)

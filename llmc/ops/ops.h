@@ -18,7 +18,6 @@ the instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
 #include "llmc/ops/document_starts.h"
 #include "llmc/ops/dropout.h"
 #include "llmc/ops/embedding.h"
-#include "llmc/ops/embedding_rmsnorm.h"
 #include "llmc/ops/gelu.h"
 #include "llmc/ops/global_norm.h"
 #include "llmc/ops/layernorm.h"
@@ -46,8 +45,8 @@ template <class Device, class T>
 using Ops =
     OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
             CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, DropoutOps<Device, T>,
-            EmbeddingOps<Device, T>, EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>,
-            LayernormOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>,
-            NewtonSchulzOps<Device, T>, QkRmsnormOps<Device, T>, QuantizeOps<Device, T>, ReluSquaredOps<Device, T>,
-            ResidualMixOps<Device, T>, RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>,
-            StepScalarsOps<Device>, SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;
+            EmbeddingOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>, LayernormOps<Device, T>,
+            MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>, NewtonSchulzOps<Device, T>,
+            QkRmsnormOps<Device, T>, QuantizeOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>,
+            RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>,
+            SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;

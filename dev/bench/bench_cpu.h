@@ -6,9 +6,9 @@ The CPU part of bench.h. Tensors that fit in a cache stay there from run to run,
 #include <cmath>
 #include <string>
 #include <vector>
-#include "llmc/cpu/cast.h"    // cast
-#include "llmc/cpu/device.h"  // Cpu
-#include "llmc/cpu/peaks.h"   // CpuStopwatch, copy_peak
+#include "llmc/cpu/buffers.h"  // cast
+#include "llmc/cpu/device.h"   // Cpu
+#include "llmc/cpu/peaks.h"    // CpuStopwatch, copy_peak
 
 using Device = Cpu;
 

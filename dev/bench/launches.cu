@@ -18,7 +18,7 @@ captured and replayed; the start of the graph itself is part of the row, divided
 #include <chrono>
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
-#include "llmc/cuda/cast.cuh"
+#include "llmc/cuda/buffers.cuh"
 #include "llmc/cuda/cuda_graph.h"
 #include "llmc/cuda/matmul.cuh"
 #endif

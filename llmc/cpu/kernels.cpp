@@ -1,11 +1,10 @@
 // The kernel table of the level for which this file is compiled; ANVIL_KERNELS is its name. See kernels.h.
 #include "llmc/cpu/kernels.h"
 #include "llmc/base/processor.h"  // ANVIL_CPU_LEVEL
-#include "llmc/cpu/accumulate.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/attention_decode.h"
-#include "llmc/cpu/cast.h"
+#include "llmc/cpu/buffers.h"
 #include "llmc/cpu/cross_entropy.h"
 #include "llmc/cpu/document_starts.h"
 #include "llmc/cpu/dropout.h"

@@ -1,6 +1,5 @@
 // The entries of the table of kernels (cuda_kernels.h): ops that compute each element alone, or few together.
-#include "llmc/cuda/accumulate.cuh"
-#include "llmc/cuda/cast.cuh"
+#include "llmc/cuda/buffers.cuh"
 #include "llmc/cuda/cuda_kernels.h"  // CUDA_OPS
 #include "llmc/cuda/dropout.cuh"
 #include "llmc/cuda/gelu.cuh"
@@ -11,8 +10,7 @@
 #include "llmc/cuda/swiglu.cuh"
 #include "llmc/cuda/value_embedding.cuh"
 
-CUDA_OPS_OF(AccumulateOps<Cuda>, .accumulate = accumulate)
-CUDA_OPS_OF(CastOps<Cuda>, .cast_to_bf16 = cast, .cast_to_float = cast)
+CUDA_OPS_OF(BufferOps<Cuda>, .accumulate = accumulate, .cast_to_bf16 = cast, .cast_to_float = cast)
 CUDA_OPS(DropoutOps, .dropout = dropout)
 CUDA_OPS(GeluOps, .gelu_forward = gelu_forward, .gelu_backward = gelu_backward)
 CUDA_OPS(QuantizeOps, .absmax = absmax, .quantize_e4m3 = quantize, .quantize_e5m2 = quantize,

@@ -9,11 +9,10 @@ The model, the optimizer and the trainer call ops only through this table, so th
 the instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
 */
 #pragma once
-#include "llmc/ops/accumulate.h"
 #include "llmc/ops/adamw.h"
 #include "llmc/ops/attention.h"
 #include "llmc/ops/attention_decode.h"
-#include "llmc/ops/cast.h"
+#include "llmc/ops/buffers.h"
 #include "llmc/ops/cross_entropy.h"
 #include "llmc/ops/document_starts.h"
 #include "llmc/ops/dropout.h"
@@ -43,10 +42,10 @@ struct OpTable : Families... {};
 
 template <class Device, class T>
 using Ops =
-    OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
-            CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, DropoutOps<Device, T>,
-            EmbeddingOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>, LayernormOps<Device, T>,
-            MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>, NewtonSchulzOps<Device, T>,
-            QkRmsnormOps<Device, T>, QuantizeOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>,
-            RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>,
-            SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;
+    OpTable<AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>, BufferOps<Device>,
+            CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, DropoutOps<Device, T>, EmbeddingOps<Device, T>,
+            GeluOps<Device, T>, GlobalNormOps<Device>, LayernormOps<Device, T>, MatmulOps<Device, T>,
+            MatmulFp8Ops<Device, T>, MuonOps<Device, T>, NewtonSchulzOps<Device, T>, QkRmsnormOps<Device, T>,
+            QuantizeOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>, RmsnormOps<Device, T>,
+            RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>, SwigluOps<Device, T>,
+            ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;

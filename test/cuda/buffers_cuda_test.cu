@@ -1,10 +1,25 @@
-// Casts on a GPU have the CPU's bits.
-#include "llmc/cuda/cast.cuh"
+// Sums and casts of buffers on a GPU have the CPU's bits.
+#include "llmc/cuda/buffers.cuh"
 #include <bit>
-#include "llmc/cpu/cast.h"
+#include "llmc/cpu/buffers.h"
 #include "test/cuda_testing.h"
 
-TEST_CASE("casts agree with the CPU in every bit", "[cast]" ON_DEVICE) {
+TEST_CASE("accumulate agrees with the CPU in every bit", "[buffers]" ON_DEVICE) {
+    const int64_t n = GENERATE(0, 1, 3, 4, 1023, 5001);
+    Rng rng(uint64_t(n) + 1, Stream::tests);
+    Floats to(static_cast<size_t>(n)), from(static_cast<size_t>(n));
+    for (Floats* values : {&to, &from})
+        for (float& x : *values) x = float(rng.normal());
+    Cuda cuda;
+    OnDevice<float> sum(cuda, to);
+    const OnDevice<float> more(cuda, from);
+    accumulate(cuda, sum.data, more.data, n);
+    Cpu cpu(1);
+    accumulate(cpu, to.data(), from.data(), n);
+    CHECK(sum.get() == to);
+}
+
+TEST_CASE("casts agree with the CPU in every bit", "[buffers]" ON_DEVICE) {
     const int64_t n = GENERATE(1, 7, 8, 2049, 5000);
     Rng rng(uint64_t(n), Stream::tests);
     Floats values(static_cast<size_t>(n));

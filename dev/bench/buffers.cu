@@ -1,20 +1,21 @@
-// Speed of casts between float and bf16: from master weights to weights, and back.
+// Speed of adding one gradient to another, and of casts: from master weights to weights, and back.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
-#include "llmc/cuda/cast.cuh"
+#include "llmc/cuda/buffers.cuh"
 #else
-#include "llmc/cpu/cast.h"
+#include "llmc/cpu/buffers.h"
 #endif
 
 template <class T>
 void measure(Bench& bench, const BenchShape& s) {
     const int64_t n = s.num_params;
-    auto floats = bench.random<float>(n);
+    auto floats = bench.random<float>(n), more = bench.random<float>(n);
     auto halves = bench.random<bf16>(n);
+    bench.run("accumulate", s, accumulate_cost(n), [&] { accumulate(bench.device, floats.data(), more.data(), n); });
     bench.run("cast, float to bf16", s, 6 * double(n), double(n),
               [&] { cast(bench.device, halves.data(), floats.data(), n); });
     bench.run("cast, bf16 to float", s, 6 * double(n), double(n),
               [&] { cast(bench.device, floats.data(), halves.data(), n); });
 }
 
-BENCHMARK("cast", Bound::memory, measure)
+BENCHMARK("buffers", Bound::memory, measure)

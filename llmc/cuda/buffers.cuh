@@ -1,0 +1,64 @@
+/*
+Adds one buffer of n floats to another:   to[i] += from[i]
+Converts element types:                   out[i] = inp[i]   f32 to bf16 (to nearest, ties to even) and back
+
+Work      accumulate: four elements, 16 bytes, per thread; cast: eight, one 16-byte access of the bf16, two of the f32
+Bytes     accumulate 12*n, cast 6*n
+Accuracy  the CPU's bits: one rounding per element; NaN becomes some NaN (test/cuda/buffers_cuda_test.cu)
+Requires  pointers 16-byte aligned; any n
+*/
+#pragma once
+#include "llmc/base/op_scope.h"  // OpCost
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/ops/op_cost.h"    // accumulate_cost
+
+inline constexpr int kAccumulateThreads = 256;
+
+template <class T>
+__global__ void __launch_bounds__(kAccumulateThreads) accumulate_kernel(T* to, const T* from, int64_t n) {
+    constexpr int P = Pack<T>::size;
+    const int64_t first = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * P;
+    if (first + P > n) {
+        for (int64_t i = first; i < n; i++) to[i] += from[i];
+        return;
+    }
+    Pack<T> sum = load16(to + first);
+    const Pack<T> more = load16_streaming(from + first);
+    for (int k = 0; k < P; k++) sum[k] += more[k];
+    store16(to + first, sum);
+}
+
+inline void accumulate(Cuda& cuda, float* to, const float* from, int64_t n) {
+    const OpScope op(cuda, __func__, accumulate_cost(n));
+    if (n == 0) return;
+    launch(cuda, "accumulate", accumulate_kernel<float>,
+           unsigned(ceil_div(n, int64_t(kAccumulateThreads) * Pack<float>::size)), kAccumulateThreads, 0, to, from, n);
+}
+
+inline constexpr int kCastThreads = 256, kCastElements = 8;
+
+template <class To, class From>
+__global__ void __launch_bounds__(kCastThreads) cast_kernel(To* out, const From* inp, int64_t n) {
+    const int64_t first = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * kCastElements;
+    if (first + kCastElements > n) {
+        for (int64_t i = first; i < n; i++) out[i] = from_float<To>(to_float(inp[i]));
+        return;
+    }
+    float values[kCastElements];
+    for (int k = 0; k < kCastElements; k += Pack<From>::size) {
+        const Pack<From> x = load16_streaming(inp + first + k);
+        for (int j = 0; j < x.size; j++) values[k + j] = to_float(x[j]);
+    }
+    for (int k = 0; k < kCastElements; k += Pack<To>::size) {
+        Pack<To> x;
+        for (int j = 0; j < x.size; j++) x[j] = from_float<To>(values[k + j]);
+        store16(out + first + k, x);
+    }
+}
+
+template <class To, class From>
+void cast(Cuda& cuda, To* out, const From* inp, int64_t n) {
+    const OpScope op(cuda, __func__, {.bytes = double(sizeof(To) + sizeof(From)) * double(n)});
+    launch(cuda, "cast", cast_kernel<To, From>, unsigned(ceil_div(n, kCastThreads * kCastElements)), kCastThreads, 0,
+           out, inp, n);
+}

@@ -8,14 +8,13 @@
 #include <cstring>
 #include <utility>
 #include <vector>
-#include "llmc/base/build_id.h"         // nvidia_package
-#include "llmc/base/bf16.h"             // to_bf16
-#include "llmc/base/fp8.h"              // to_fp8
-#include "llmc/base/library_version.h"  // check_library_version, library_text
-#include "llmc/base/rng.h"              // mix64
-#include "llmc/cuda/cuda_device.h"      // Cuda, cuda_check
-#include "llmc/cuda/matmul_cache.h"     // MatmulCache
-#include "llmc/cuda/matmul_plans.h"     // MatmulPlans
+#include "llmc/base/build_id.h"      // check_library_version, library_text, nvidia_package
+#include "llmc/base/bf16.h"          // to_bf16
+#include "llmc/base/fp8.h"           // to_fp8
+#include "llmc/base/rng.h"           // mix64
+#include "llmc/cuda/cuda_device.h"   // Cuda, cuda_check
+#include "llmc/cuda/matmul_cache.h"  // MatmulCache
+#include "llmc/cuda/matmul_plans.h"  // MatmulPlans
 
 namespace {
 

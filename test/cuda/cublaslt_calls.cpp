@@ -8,9 +8,9 @@
 #include <map>
 #include <memory>
 #include "llmc/base/bf16.h"                       // to_bf16, to_float
+#include "llmc/base/build_id.h"                   // library_version_text
 #include "llmc/base/file.h"                       // read_file
 #include "llmc/base/fp8.h"                        // e4m3, e5m2
-#include "llmc/base/library_version.h"            // library_version_text
 #include "llmc/cuda/attention/cudnn_attention.h"  // Cuda has one
 #include "llmc/cuda/cublaslt.h"
 #include "llmc/cuda/cuda_device.h"

@@ -14,12 +14,11 @@
 #include <set>
 #include <thread>
 #include <utility>
-#include "llmc/base/build_id.h"         // nvidia_package
-#include "llmc/base/library_version.h"  // check_library_version
-#include "llmc/base/memory.h"           // Arena
-#include "llmc/comm/gpu/cuda_comm.h"    // CudaComm
-#include "llmc/comm/watchdog.h"         // Watchdog
-#include "llmc/cuda/cuda_kernels.h"     // sum_terms
+#include "llmc/base/build_id.h"       // check_library_version, library_version_text, nvidia_package
+#include "llmc/base/memory.h"         // Arena
+#include "llmc/comm/gpu/cuda_comm.h"  // CudaComm
+#include "llmc/comm/watchdog.h"       // Watchdog
+#include "llmc/cuda/cuda_kernels.h"   // sum_terms
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0), "Anvil needs NCCL 2.19 or newer");
 

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <utility>
-#include "llmc/base/build_id.h"                   // nvidia_package
+#include "llmc/base/build_id.h"                   // check_library_version, library_text, nvidia_package
 #include "llmc/base/check.h"                      // require, ensure, format
-#include "llmc/base/library_version.h"            // check_library_version, library_text
 #include "llmc/cuda/attention/attention_graph.h"  // build_attention_forward
 #include "llmc/cuda/attention/attention_plans.h"  // AttentionPlans
 #include "llmc/cuda/cuda_device.h"                // Cuda

@@ -30,7 +30,7 @@ struct Gpu {
     double tflops, fp8_tflops;    // dense, with fp32 sums
     double sustained;
     double fp32_tflops;  // without tensor cores
-    int threads_per_sm, blocks_per_sm, shared_kb, block_shared_kb;
+    int threads_per_sm, blocks_per_sm, shared_kb;
     double collective, network;
     double usd_per_hour;
     const MeasuredRates* measured = nullptr;  // benchmarks of the card, which replace the model (calibration.h)
@@ -40,11 +40,11 @@ struct Gpu {
 };
 
 inline constexpr Gpu kGpus[] = {
-    {"A100", 80, 108, 80, 40, 2.039, 0.88, 312, 0, 0.83, 19.5, 2048, 32, 164, 163, 235, 22.5, 1.8},
-    {"H100", 90, 132, 80, 50, 3.35, 0.9, 989, 1979, 0.803, 67, 2048, 32, 228, 227, 350, 45, 3},
-    {"H200", 90, 132, 141, 50, 4.8, 0.896, 989, 1979, 0.803, 67, 2048, 32, 228, 227, 350, 45, 3.5},
-    {"B200", 100, 148, 180, 126, 8, 0.9, 2250, 4500, 0.72, 75, 2048, 32, 228, 227, 700, 45, 5.5},
-    {"4090", 89, 128, 24, 72, 1.008, 0.92, 165.2, 330.3, 0.95, 82.6, 1536, 24, 100, 99, 10, 22.5, 0.5},
+    {"A100", 80, 108, 80, 40, 2.039, 0.88, 312, 0, 0.83, 19.5, 2048, 32, 164, 235, 22.5, 1.8},
+    {"H100", 90, 132, 80, 50, 3.35, 0.9, 989, 1979, 0.803, 67, 2048, 32, 228, 350, 45, 3},
+    {"H200", 90, 132, 141, 50, 4.8, 0.896, 989, 1979, 0.803, 67, 2048, 32, 228, 350, 45, 3.5},
+    {"B200", 100, 148, 180, 126, 8, 0.9, 2250, 4500, 0.72, 75, 2048, 32, 228, 700, 45, 5.5},
+    {"4090", 89, 128, 24, 72, 1.008, 0.92, 165.2, 330.3, 0.95, 82.6, 1536, 24, 100, 10, 22.5, 0.5},
 };
 inline constexpr int kGpusPerServer = 8;
 

@@ -282,9 +282,7 @@ private:
     std::vector<Entry> entries_;
     uint64_t serial_ = 0;
 };
-}  // namespace
 
-namespace {
 // Splits text into pieces: blanks and the characters up to the next blank.
 template <class F>
 void for_each_word(std::string_view text, const std::string& blanks, F f) {
@@ -298,15 +296,14 @@ void for_each_word(std::string_view text, const std::string& blanks, F f) {
         f(text.substr(begin, end - begin));
     }
 }
+}  // namespace
 
-// Replaces U+2581 with spaces.
 std::string with_spaces(std::string_view text) {
     std::string result(text);
     for (size_t at = 0; (at = result.find(kSpelledSpace, at)) != std::string::npos; at++)
         result.replace(at, std::string_view(kSpelledSpace).size(), " ");
     return result;
 }
-}  // namespace
 
 std::string_view Bpe::normalize(std::string_view part, bool begins, std::string& scratch) const {
     if (normalizes && !is_surely_nfc(part)) return scratch = to_nfc(part);
@@ -371,9 +368,7 @@ bool find_bytes(const std::vector<std::string>& symbols, Bpe& bpe) {
             bpe.byte_ids[static_cast<unsigned char>(symbols[id][0])] = int32_t(id);
     return std::find(bpe.byte_ids.begin(), bpe.byte_ids.end(), -1) == bpe.byte_ids.end();
 }
-}  // namespace
 
-namespace {
 // The characters of " \n" before which text can be split without changing its tokens: no token goes from another
 // character into one of them.
 std::string blanks_between(const std::vector<Merge>& merges, const std::vector<std::string>& symbols) {

@@ -158,8 +158,9 @@ Tokenizer make_bpe_tokenizer(std::vector<std::string> symbols, Bpe bpe, const st
 // become it, as with tiktoken.
 size_t recover_merges(const std::vector<std::string>& symbols, Bpe& bpe);
 
-// SentencePiece's spelling of a space.
+// SentencePiece's spelling of a space, and a text with spaces in its place.
 inline constexpr char kSpelledSpace[] = "\u2581";
+std::string with_spaces(std::string_view text);
 
 // GPT-2's spelling of each byte in files, a printable code point: printable bytes of Latin-1 are themselves, the other
 // 68 are U+0100, U+0101, ... in order (Radford et al., 2019, encoder.py: bytes_to_unicode).

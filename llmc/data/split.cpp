@@ -1,34 +1,20 @@
 // The names of the patterns, and the classes of all code points.
 #include "llmc/data/split.h"
+#include <iterator>
 #include <vector>
 #include "llmc/base/check.h"          // require
 #include "llmc/data/unicode_table.h"  // unpacked, kLetters, kNumbers, kMarks, kUppercase, ...
 
-const char* name_of(SplitPattern pattern) {
-    switch (pattern) {
-        case SplitPattern::gpt2:
-            return "gpt2";
-        case SplitPattern::gpt4:
-            return "gpt4";
-        case SplitPattern::llama3:
-            return "llama3";
-        case SplitPattern::nanochat:
-            return "nanochat";
-        case SplitPattern::qwen2:
-            return "qwen2";
-        case SplitPattern::smollm:
-            return "smollm";
-        case SplitPattern::o200k:
-            return "o200k";
-    }
-    return "";
-}
+constexpr const char* kNames[] = {"gpt2", "gpt4", "llama3", "nanochat", "qwen2", "smollm", "o200k"};  // as SplitPattern
+static_assert(std::size(kNames) == size_t(SplitPattern::o200k) + 1);
+
+const char* name_of(SplitPattern pattern) { return kNames[size_t(pattern)]; }
 
 SplitPattern split_pattern(const std::string& name) {
     std::string names;
-    for (const SplitPattern pattern : kSplitPatterns) {
-        if (name == name_of(pattern)) return pattern;
-        names += (names.empty() ? "" : ", ") + std::string(name_of(pattern));
+    for (size_t i = 0; i < std::size(kNames); i++) {
+        if (name == kNames[i]) return SplitPattern(i);
+        names += (i == 0 ? "" : ", ") + std::string(kNames[i]);
     }
     require(false, "the split pattern '%s' is not known: expected one of %s", name.c_str(), names.c_str());
     return {};

@@ -27,10 +27,6 @@ Each byte that is not part of valid UTF-8 is a symbol that is neither letter, nu
 
 enum class SplitPattern { gpt2, gpt4, llama3, nanochat, qwen2, smollm, o200k };
 
-inline constexpr SplitPattern kSplitPatterns[] = {SplitPattern::gpt2,     SplitPattern::gpt4,  SplitPattern::llama3,
-                                                  SplitPattern::nanochat, SplitPattern::qwen2, SplitPattern::smollm,
-                                                  SplitPattern::o200k};
-
 // The pattern's name: "gpt2", "gpt4", ...
 const char* name_of(SplitPattern pattern);
 

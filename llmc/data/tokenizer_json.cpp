@@ -324,6 +324,18 @@ std::vector<Merge> merges_in(const Json& merges, const std::vector<std::string>&
     return result;
 }
 
+// Reads what both kinds of BPE have, except how text is split. Returns for each of the symbols whether it is added.
+std::vector<bool> read_merges(const Json& json, Bpe& bpe, std::vector<std::string>& symbols, const std::string& path) {
+    const Json& model = json["model"];
+    bpe.whole_pieces = value_at(model, {"ignore_merges"}) == true;
+    symbols = spellings_in(model["vocab"], true, path);
+    bpe.added = added_in(json, symbols, path);
+    bpe.merges = merges_in(value_at(model, {"merges"}), symbols, path);
+    std::vector<bool> is_added(symbols.size());
+    for (const AddedToken& token : bpe.added) is_added[size_t(token.id)] = true;
+    return is_added;
+}
+
 void check_plain(const Json& model, const std::string& path) {
     const Json& dropout = value_at(model, {"dropout"});
     require(is_absent(model, "continuing_subword_prefix") && is_absent(model, "end_of_word_suffix") &&
@@ -332,17 +344,12 @@ void check_plain(const Json& model, const std::string& path) {
 }
 
 Tokenizer read_bpe(const Json& json, const std::string& path) {
-    const Json& model = json["model"];
-    check_plain(model, path);
+    check_plain(json["model"], path);
     Bpe bpe;
     bpe.pattern = pattern_of(json["pre_tokenizer"], path);
     bpe.normalizes = !normalizers_in(json).empty();
-    bpe.whole_pieces = value_at(model, {"ignore_merges"}) == true;
-    std::vector<std::string> symbols = spellings_in(model["vocab"], true, path);
-    bpe.added = added_in(json, symbols, path);
-    bpe.merges = merges_in(value_at(model, {"merges"}), symbols, path);
-    std::vector<bool> is_added(symbols.size());
-    for (const AddedToken& token : bpe.added) is_added[size_t(token.id)] = true;
+    std::vector<std::string> symbols;
+    const std::vector<bool> is_added = read_merges(json, bpe, symbols, path);
     for (size_t id = 0; id < symbols.size(); id++) {
         if (is_added[id]) continue;
         const std::string spelled = symbols[id];
@@ -380,20 +387,15 @@ void read_spaces(const Json& json, Bpe& bpe, const std::string& path) {
 }
 
 Tokenizer read_characters_bpe(const Json& json, const std::string& path) {
-    const Json& model = json["model"];
-    check_plain(model, path);
+    check_plain(json["model"], path);
     Bpe bpe;
     bpe.of_characters = true;
     read_spaces(json, bpe, path);
-    bpe.whole_pieces = value_at(model, {"ignore_merges"}) == true;
-    std::vector<std::string> symbols = spellings_in(model["vocab"], true, path);
-    bpe.added = added_in(json, symbols, path);
-    bpe.merges = merges_in(value_at(model, {"merges"}), symbols, path);
+    std::vector<std::string> symbols;
+    const std::vector<bool> is_added = read_merges(json, bpe, symbols, path);
     std::unordered_map<std::string, size_t> byte_of;
     for (size_t byte = 0; byte < 256; byte++) byte_of[spelled_byte(byte)] = byte;
     bpe.byte_ids.fill(-1);
-    std::vector<bool> is_added(symbols.size());
-    for (const AddedToken& token : bpe.added) is_added[size_t(token.id)] = true;
     for (size_t id = 0; id < symbols.size(); id++) {
         if (is_added[id]) continue;
         if (const auto byte = byte_of.find(symbols[id]); byte != byte_of.end()) {
@@ -403,8 +405,7 @@ Tokenizer read_characters_bpe(const Json& json, const std::string& path) {
         }
         require(symbols[id].find(' ') == std::string::npos, "%s: token %zu is '%s', with a space that no text has: %s",
                 path.c_str(), id, symbols[id].c_str(), kExpected);
-        for (size_t at = 0; (at = symbols[id].find(kSpelledSpace, at)) != std::string::npos;)
-            symbols[id].replace(at, std::string_view(kSpelledSpace).size(), " ");
+        symbols[id] = with_spaces(symbols[id]);
         const CodePoint c = symbols[id].empty() ? CodePoint{0, 0} : code_point_at(symbols[id], 0);
         if (c.bytes == 0 || c.bytes != symbols[id].size()) continue;
         if (c.value >= bpe.char_ids.size()) bpe.char_ids.resize(c.value + 1, -1);

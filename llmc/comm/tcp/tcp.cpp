@@ -172,6 +172,15 @@ Listeners listen_at(const Address& master, const std::string& interface) {
     return all;
 }
 
+// Adds a socket that listens at a port which the system has chosen.
+static void add_with_port(Listeners& all, Socket s) {
+    sockaddr_storage bound = {};
+    socklen_t length = sizeof(bound);
+    getsockname(s.fd, base(bound), &length);
+    all.port = port_of(bound);
+    all.sockets.push_back(std::move(s));
+}
+
 Listeners listen_anywhere(bool local) {
     Listeners all;
     all.local = local;
@@ -179,11 +188,7 @@ Listeners listen_anywhere(bool local) {
     v4.sin_family = AF_INET, v4.sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY);
     Socket s = listen_on(reinterpret_cast<const sockaddr*>(&v4), sizeof(v4));
     require(s.fd >= 0, "rank 0 cannot listen at any port: %s", std::strerror(errno));
-    sockaddr_storage bound = {};
-    socklen_t length = sizeof(bound);
-    getsockname(s.fd, base(bound), &length);
-    all.port = port_of(bound);
-    all.sockets.push_back(std::move(s));
+    add_with_port(all, std::move(s));
     sockaddr_in6 v6 = {};
     v6.sin6_family = AF_INET6, v6.sin6_addr = in6addr_any, v6.sin6_port = htons(uint16_t(all.port));
     Socket also = local ? Socket() : listen_on(reinterpret_cast<const sockaddr*>(&v6), sizeof(v6));
@@ -195,11 +200,7 @@ Address listen_at_number(const std::string& number, Listeners& all) {
     const Resolved resolved({number, 0}, AI_NUMERICHOST);
     Socket s = resolved.first ? listen_on(resolved.first->ai_addr, resolved.first->ai_addrlen) : Socket();
     require(s.fd >= 0, "cannot listen at %s, an address of this host: %s", number.c_str(), std::strerror(errno));
-    sockaddr_storage bound = {};
-    socklen_t length = sizeof(bound);
-    getsockname(s.fd, base(bound), &length);
-    all.port = port_of(bound);
-    all.sockets.push_back(std::move(s));
+    add_with_port(all, std::move(s));
     return {number, all.port};
 }
 

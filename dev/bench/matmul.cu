@@ -5,9 +5,11 @@
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/matmul.cuh"
+#include "llmc/cuda/relu_squared.cuh"
 #else
 #include "llmc/cpu/gemm.h"  // gemm_plan
 #include "llmc/cpu/matmul.h"
+#include "llmc/cpu/relu_squared.h"
 #endif
 
 struct Layer {
@@ -55,11 +57,10 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
         [&] {
             if (layer.kind == Layer::gelu_after)
                 matmul_gelu_forward(device, out.data(), hidden.data(), inp.data(), weight.data(), added, N, C, OC);
-            else if (after)
-                matmul_relu_squared_forward(device, out.data(), hidden.data(), inp.data(), weight.data(), added, N, C,
-                                            OC);
             else
-                matmul_forward(device, out.data(), inp.data(), weight.data(), added, N, C, OC);
+                matmul_forward(device, after ? hidden.data() : out.data(), inp.data(), weight.data(), added, N, C, OC);
+            if (layer.kind == Layer::relu_squared_after)
+                relu_squared_forward(device, out.data(), hidden.data(), N * OC);
         },
         [&] { matmul_forward(device, out.data(), inp.data(), weight.data(), no_bias, N, C, OC); });
     const Write write = layer.kind == Layer::alone && layer.times > 1 ? Write::add : Write::set;
@@ -69,12 +70,11 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
             if (layer.kind == Layer::gelu_before)
                 matmul_gelu_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(),
                                      hidden_before.data(), weight.data(), N, C, OC, write);
-            else if (before)
-                matmul_relu_squared_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(),
-                                             hidden_before.data(), weight.data(), N, C, OC, write);
             else
                 matmul_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(), weight.data(), N,
                                 C, OC, write);
+            if (layer.kind == Layer::relu_squared_before)
+                relu_squared_backward(device, dinp.data(), dinp.data(), hidden_before.data(), N * C);
         },
         [&] {
             matmul_backward(device, dinp.data(), dweight.data(), no_dbias, dout.data(), inp.data(), weight.data(), N, C,

@@ -64,8 +64,6 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.matmul_backward = matmul_backward;
     o.matmul_gelu_forward = matmul_gelu_forward;
     o.matmul_gelu_backward = matmul_gelu_backward;
-    o.matmul_relu_squared_forward = matmul_relu_squared_forward;
-    o.matmul_relu_squared_backward = matmul_relu_squared_backward;
     o.matmul_fp8_forward = matmul_fp8_forward;
     o.matmul_fp8_backward = matmul_fp8_backward;
     o.muon_row = muon_row<T>;

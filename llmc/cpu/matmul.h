@@ -5,13 +5,12 @@ A separate pass for the activation is faster here than fusing it (dev/log/cpu.md
 */
 #pragma once
 #include <cstdint>
-#include "llmc/cpu/device.h"        // Cpu
-#include "llmc/cpu/gelu.h"          // gelu_forward, gelu_backward
-#include "llmc/cpu/gemm.h"          // gemm, Strided
-#include "llmc/cpu/reduce.h"        // add_column_sums
-#include "llmc/cpu/relu_squared.h"  // relu_squared_forward, relu_squared_backward
-#include "llmc/ops/matmul.h"        // Write
-#include "llmc/ops/op_cost.h"       // matmul_backward_cost, matmul_forward_cost
+#include "llmc/cpu/device.h"   // Cpu
+#include "llmc/cpu/gelu.h"     // gelu_forward, gelu_backward
+#include "llmc/cpu/gemm.h"     // gemm, Strided
+#include "llmc/cpu/reduce.h"   // add_column_sums
+#include "llmc/ops/matmul.h"   // Write
+#include "llmc/ops/op_cost.h"  // matmul_backward_cost, matmul_forward_cost
 
 template <class T>
 void matmul_forward(Cpu& cpu, T* out, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C, int64_t OC) {
@@ -45,23 +44,4 @@ void matmul_gelu_backward(Cpu& cpu, T* dhidden, float* dweight, float* dbias, co
     const OpScope op(cpu, __func__, matmul_backward_cost<T>(N, C, OC, write, 3));
     matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
     gelu_backward(cpu, dhidden, dhidden, hidden, N * C);
-}
-
-// hidden = inp weight^T + bias,   out = max(hidden, 0)^2
-template <class T>
-void matmul_relu_squared_forward(Cpu& cpu, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
-                                 int64_t C, int64_t OC) {
-    const OpScope op(cpu, __func__, matmul_forward_cost<T>(N, C, OC, 2));
-    matmul_forward(cpu, hidden, inp, weight, bias, N, C, OC);
-    relu_squared_forward(cpu, out, hidden, N * OC);
-}
-
-// With inp = max(hidden, 0)^2:   dhidden (N, C) = (dout weight) * 2 max(hidden, 0),   overwritten
-template <class T>
-void matmul_relu_squared_backward(Cpu& cpu, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
-                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
-                                  Write write = Write::add) {
-    const OpScope op(cpu, __func__, matmul_backward_cost<T>(N, C, OC, write, 3));
-    matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
-    relu_squared_backward(cpu, dhidden, dhidden, hidden, N * C);
 }

@@ -6,26 +6,24 @@ A linear layer by cuBLASLt:   out = inp weight^T + bias
 
 matmul_gelu_forward stores hidden = inp weight^T + bias and out = gelu(hidden). matmul_gelu_backward is for a layer
 whose inp = gelu(hidden): instead of dinp it gives dhidden (N, C) = (dout weight) * gelu'(hidden).
-matmul_relu_squared_forward and _backward: the same with squared ReLU.
 
 Math      sums in f32; f32 operands in true f32, not TF32
 Work      one GEMM each. GELU, its derivative and the sums of a bias's gradient are epilogues where the library has them
-          and, with tuning, they are not slower; else separate passes. Squared ReLU is always a separate pass: no
-          epilogue squares, and that of ReLU keeps bits of the signs where backward needs the values. The library
-          overwrites the sums, so they go to the workspace and are added from there
+          and, with tuning, they are not slower; else separate passes. The library overwrites the sums, so they go to
+          the workspace and are added from there. Squared ReLU is an op of its own (relu_squared.cuh): no epilogue
+          squares, and that of ReLU keeps bits of the signs where backward needs the values
 Accuracy  f32: a sum of C products in any order; bf16: then 1 rounding (test/cuda/matmul_cuda_test.cu)
 Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 */
 #pragma once
 #include <type_traits>
-#include "llmc/base/check.h"           // require
-#include "llmc/cuda/cublaslt.h"        // CublasLt, MatmulCall
-#include "llmc/cuda/device.cuh"        // Cuda, Pack
-#include "llmc/cuda/gelu.cuh"          // gelu_forward, gelu_backward
-#include "llmc/cuda/reduce.cuh"        // add_column_sums
-#include "llmc/cuda/relu_squared.cuh"  // relu_squared_forward, relu_squared_backward
-#include "llmc/ops/matmul.h"           // Write
-#include "llmc/ops/op_cost.h"          // matmul_backward_cost, matmul_forward_cost
+#include "llmc/base/check.h"     // require
+#include "llmc/cuda/cublaslt.h"  // CublasLt, MatmulCall
+#include "llmc/cuda/device.cuh"  // Cuda, Pack
+#include "llmc/cuda/gelu.cuh"    // gelu_forward, gelu_backward
+#include "llmc/cuda/reduce.cuh"  // add_column_sums
+#include "llmc/ops/matmul.h"     // Write
+#include "llmc/ops/op_cost.h"    // matmul_backward_cost, matmul_forward_cost
 
 template <class T>
 inline constexpr DType kDType = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
@@ -75,14 +73,6 @@ void matmul_gelu_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* w
         return cuda.cublaslt().run(cuda, fused, out, inp, weight, bias, hidden);
     matmul_forward(cuda, hidden, inp, weight, bias, N, C, OC);
     gelu_forward(cuda, out, hidden, N * OC);
-}
-
-template <class T>
-void matmul_relu_squared_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
-                                 int64_t C, int64_t OC) {
-    const OpScope op(cuda, __func__, matmul_forward_cost<T>(N, C, OC, 2));
-    matmul_forward(cuda, hidden, inp, weight, bias, N, C, OC);
-    relu_squared_forward(cuda, out, hidden, N * OC);
 }
 
 // Bytes of workspace: cuBLASLt's own, and after it the sums of a bias's gradient.
@@ -136,13 +126,4 @@ void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, 
         gelu_backward(cuda, dhidden, dhidden, hidden, N * C);
     }
     weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC, write);
-}
-
-template <class T>
-void matmul_relu_squared_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
-                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
-                                  Write write = Write::add) {
-    const OpScope op(cuda, __func__, matmul_backward_cost<T>(N, C, OC, write, 3));
-    matmul_backward(cuda, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
-    relu_squared_backward(cuda, dhidden, dhidden, hidden, N * C);
 }

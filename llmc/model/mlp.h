@@ -31,9 +31,6 @@ void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearL
     if (!up.fp8 && kind == MlpKind::gelu)
         return ops<T>(device).matmul_gelu_forward(device, activated, hidden, inp, up.weight, up.bias, up.N, up.C,
                                                   up.OC);
-    if (!up.fp8 && kind == MlpKind::relu_squared)
-        return ops<T>(device).matmul_relu_squared_forward(device, activated, hidden, inp, up.weight, up.bias, up.N,
-                                                          up.C, up.OC);
     linear_forward(device, hidden, inp, up);
     mlp_activate(device, activated, hidden, down, kind);
 }
@@ -60,9 +57,6 @@ void mlp_backward(Device& device, T* dinp, T* d_activated, const T* dout, const 
     if (!down.fp8 && kind == MlpKind::gelu) {
         ops<T>(device).matmul_gelu_backward(device, d_hidden, down.dweight, down.dbias, dout, activated, hidden,
                                             down.weight, N, F, OC, down.write);
-    } else if (!down.fp8 && kind == MlpKind::relu_squared) {
-        ops<T>(device).matmul_relu_squared_backward(device, d_hidden, down.dweight, down.dbias, dout, activated, hidden,
-                                                    down.weight, N, F, OC, down.write);
     } else {
         linear_backward(device, d_activated, dout, activated, down);
         if (is_apart && kind == MlpKind::gelu)

@@ -11,8 +11,7 @@ of gradients in a training step distinguishes them.
 
 matmul_gelu_forward applies GELU to the output:  hidden (N, OC) = inp weight^T + bias,  out = gelu(hidden).
 matmul_gelu_backward is for a layer whose inp = gelu(hidden), hidden (N, C):  instead of dinp it overwrites
-dhidden = (dout weight) * gelu'(hidden). matmul_relu_squared_forward and _backward do the same for squared ReLU. A
-device may fuse them.
+dhidden = (dout weight) * gelu'(hidden). A device may fuse them.
 */
 #pragma once
 #include <cstdint>
@@ -28,11 +27,6 @@ struct MatmulOps {
                                 int64_t C, int64_t OC);
     void (*matmul_gelu_backward)(Device&, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC, Write write);
-    void (*matmul_relu_squared_forward)(Device&, T* out, T* hidden, const T* inp, const T* weight, const T* bias,
-                                        int64_t N, int64_t C, int64_t OC);
-    void (*matmul_relu_squared_backward)(Device&, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
-                                         const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
-                                         Write write);
     // out (C) += column sums of inp (N, C): the gradient of a bias
     void (*add_column_sums)(Device&, float* out, const T* inp, int64_t N, int64_t C);
 };

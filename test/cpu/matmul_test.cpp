@@ -1,7 +1,8 @@
 // The linear layer: exact on whole numbers at every size where the blocking changes its path, and close to PyTorch.
 #include "llmc/cpu/matmul.h"
-#include "test/fixture.h"     // Fixture
-#include "test/op_testing.h"  // on_any_threads, check_equal, plus, whole_numbers
+#include "llmc/cpu/relu_squared.h"  // relu_squared_forward, relu_squared_backward
+#include "test/fixture.h"           // Fixture
+#include "test/op_testing.h"        // on_any_threads, check_equal, plus, whole_numbers
 #include "test/testing.h"
 
 // A chain of K additions of random signs, each off by up to half a unit of a partial sum that grows as sqrt(k): sqrt(K)
@@ -36,26 +37,30 @@ TEST_CASE("matmul agrees with PyTorch", "[matmul]") {
     check_close("dbias", got[3], plus(dbias_start, f.floats(want + "dbias")), tolerance(N));
 }
 
-// The ops with an activation and the activation alone, by name
-struct FusedOps {
+// A linear layer and its activation, by name: with GELU one op, with squared ReLU two.
+struct ActivatedLayer {
     const char* name;
-    decltype(&matmul_gelu_forward<float>) matmul_forward;
-    decltype(&matmul_gelu_backward<float>) matmul_backward;
-    decltype(&gelu_forward<float>) forward;
-    decltype(&relu_squared_backward<float>) backward;
+    decltype(&matmul_gelu_forward<float>) forward;
+    decltype(&matmul_gelu_backward<float>) backward;
 };
-static const FusedOps kActivations[] = {
-    {"gelu", matmul_gelu_forward<float>, matmul_gelu_backward<float>, gelu_forward<float>,
-     [](Cpu& cpu, float* dinp, const float* dout, const float* inp, int64_t n) {
-         gelu_backward(cpu, dinp, dout, inp, n);
-     }},
-    {"relu_squared", matmul_relu_squared_forward<float>, matmul_relu_squared_backward<float>,
-     relu_squared_forward<float>, relu_squared_backward<float>}};
+static const ActivatedLayer kActivations[] = {
+    {"gelu", matmul_gelu_forward<float>, matmul_gelu_backward<float>},
+    {"relu_squared",
+     [](Cpu& cpu, float* out, float* hidden, const float* inp, const float* weight, const float* bias, int64_t N,
+        int64_t C, int64_t OC) {
+         matmul_forward(cpu, hidden, inp, weight, bias, N, C, OC);
+         relu_squared_forward(cpu, out, hidden, N * OC);
+     },
+     [](Cpu& cpu, float* dhidden, float* dweight, float* dbias, const float* dout, const float* inp,
+        const float* hidden, const float* weight, int64_t N, int64_t C, int64_t OC, Write write) {
+         matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
+         relu_squared_backward(cpu, dhidden, dhidden, hidden, N * C);
+     }}};
 
 TEST_CASE("matmul with an activation agrees with PyTorch", "[matmul]") {
     const Fixture f("matmul");
     const int64_t N = 13, C = 20, H = 33;
-    const FusedOps& activation = kActivations[GENERATE(0, 1)];
+    const ActivatedLayer& activation = kActivations[GENERATE(0, 1)];
     const std::string name = std::string(activation.name) + ".", want = "want." + name;
     INFO(name);
     const Floats inp = f.floats(name + "inp"), fc = f.floats(name + "fc"), fc_bias = f.floats(name + "fc_bias");
@@ -65,9 +70,9 @@ TEST_CASE("matmul with an activation agrees with PyTorch", "[matmul]") {
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded hidden(size_t(N * H)), between(size_t(N * H)), dhidden(size_t(N * H)), dinp(inp.size());
         Guarded dfc(dfc_start), dfc_bias(dbias_start), dproj(dproj_start);
-        activation.matmul_forward(cpu, between, hidden, inp.data(), fc.data(), fc_bias.data(), N, C, H);
-        activation.matmul_backward(cpu, dhidden, dproj, nullptr, dout.data(), between, hidden, proj.data(), N, H, C,
-                                   Write::add);
+        activation.forward(cpu, between, hidden, inp.data(), fc.data(), fc_bias.data(), N, C, H);
+        activation.backward(cpu, dhidden, dproj, nullptr, dout.data(), between, hidden, proj.data(), N, H, C,
+                            Write::add);
         matmul_backward<float>(cpu, dinp, dfc, dfc_bias, dhidden, inp.data(), fc.data(), N, C, H);
         return std::vector{hidden.get(), between.get(), dhidden.get(), dproj.get(),
                            dinp.get(),   dfc.get(),     dfc_bias.get()};
@@ -84,29 +89,28 @@ TEST_CASE("matmul with an activation agrees with PyTorch", "[matmul]") {
     check_close("dfc_bias", got[6], plus(dbias_start, f.floats(want + "dfc_bias")), tolerance(N) + dhidden);
 }
 
-TEST_CASE("matmul with an activation gives the bits of the two ops", "[matmul]") {
+TEST_CASE("matmul with GELU gives the bits of the two ops", "[matmul]") {
     const auto [N, C, OC] = GENERATE(table<int, int, int>({{1, 1, 1}, {13, 255, 33}, {5, 600, 32}}));
-    const FusedOps& activation = kActivations[GENERATE(0, 1)];
     const bool with_bias = GENERATE(true, false);
-    INFO(activation.name << " N=" << N << " C=" << C << " OC=" << OC);
+    INFO("N=" << N << " C=" << C << " OC=" << OC);
     const Floats inp = randn(size_t(N * C), 1), weight = randn(size_t(OC * C), 2), bias = randn(size_t(OC), 3);
     const Floats dout = randn(size_t(N * OC), 4), hidden_before = randn(size_t(N * C), 5);
     const Floats dweight_start = randn(weight.size(), 6), dbias_start = randn(bias.size(), 7);
     const float* added = with_bias ? bias.data() : nullptr;
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(dout.size()), hidden(dout.size()), dhidden(inp.size()), dweight(dweight_start), dbias(dbias_start);
-        activation.matmul_forward(cpu, out, hidden, inp.data(), weight.data(), added, N, C, OC);
-        activation.matmul_backward(cpu, dhidden, dweight, with_bias ? dbias.data() : nullptr, dout.data(), inp.data(),
-                                   hidden_before.data(), weight.data(), N, C, OC, Write::add);
+        matmul_gelu_forward<float>(cpu, out, hidden, inp.data(), weight.data(), added, N, C, OC);
+        matmul_gelu_backward<float>(cpu, dhidden, dweight, with_bias ? dbias.data() : nullptr, dout.data(), inp.data(),
+                                    hidden_before.data(), weight.data(), N, C, OC);
         return std::vector{out.get(), hidden.get(), dhidden.get(), dweight.get(), dbias.get()};
     });
     Cpu cpu(2);
     Guarded out(dout.size()), hidden(dout.size()), dhidden(inp.size()), dweight(dweight_start), dbias(dbias_start);
     matmul_forward<float>(cpu, hidden, inp.data(), weight.data(), added, N, C, OC);
-    activation.forward(cpu, out, hidden, N * OC);
+    gelu_forward<float>(cpu, out, hidden, N * OC);
     matmul_backward<float>(cpu, dhidden, dweight, with_bias ? dbias.data() : nullptr, dout.data(), inp.data(),
                            weight.data(), N, C, OC);
-    activation.backward(cpu, dhidden, dhidden, hidden_before.data(), N * C);
+    gelu_backward<float>(cpu, dhidden.data(), dhidden, hidden_before.data(), N * C);
     CHECK(same_bits(got[0], out.get()));
     CHECK(same_bits(got[1], hidden.get()));
     CHECK(same_bits(got[2], dhidden.get()));
@@ -201,10 +205,10 @@ TEST_CASE("matmul_backward sets a gradient to the bits of one that is added to z
         with([&](float* dinp, float* dweight, float* dbias) {
             matmul_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC, write);
         });
-        for (const FusedOps& activation : kActivations)
+        for (const ActivatedLayer& activation : kActivations)
             with([&](float* dinp, float* dweight, float* dbias) {
-                activation.matmul_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), hidden.data(),
-                                           weight.data(), N, C, OC, write);
+                activation.backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), hidden.data(), weight.data(), N,
+                                    C, OC, write);
             });
         return results;
     };

@@ -121,57 +121,6 @@ TEST_CASE("the gradient of a bias comes from the product if the library has that
 }
 #endif
 
-TEMPLATE_TEST_CASE("a linear layer with squared ReLU is the two ops, and agrees with the CPU", "[matmul]" ON_DEVICE,
-                   float, bf16) {
-    using T = TestType;
-    const int64_t N = 40, C = 64, OC = 96;
-    const bool with_bias = GENERATE(true, false);
-    const Floats inp = rounded<T>(randn(N * C, 1)), weight = rounded<T>(randn(OC * C, 2, 0.125f));
-    const Floats bias = rounded<T>(randn(OC, 3)), dout = rounded<T>(randn(N * OC, 4));
-    const Floats before = rounded<T>(randn(N * C, 5)), dweight = randn(OC * C, 6), dbias = randn(OC, 7);
-
-    Cuda cuda;
-    const OnDevice<T> d_inp(cuda, inp), d_weight(cuda, weight), d_bias(cuda, bias), d_dout(cuda, dout),
-        d_before(cuda, before);
-    const T* added = with_bias ? d_bias.data : nullptr;
-    const auto run = [&](bool fused) {
-        OnDevice<T> out(cuda, size_t(N * OC)), hidden(cuda, size_t(N * OC)), dhidden(cuda, size_t(N * C));
-        OnDevice<float> d_dweight(cuda, dweight), d_dbias(cuda, dbias);
-        float* d_added = with_bias ? d_dbias.data : nullptr;
-        if (fused) {
-            matmul_relu_squared_forward(cuda, out.data, hidden.data, d_inp.data, d_weight.data, added, N, C, OC);
-            matmul_relu_squared_backward(cuda, dhidden.data, d_dweight.data, d_added, d_dout.data, d_inp.data,
-                                         d_before.data, d_weight.data, N, C, OC);
-        } else {
-            matmul_forward(cuda, hidden.data, d_inp.data, d_weight.data, added, N, C, OC);
-            relu_squared_forward(cuda, out.data, hidden.data, N * OC);
-            matmul_backward(cuda, dhidden.data, d_dweight.data, d_added, d_dout.data, d_inp.data, d_weight.data, N, C,
-                            OC);
-            relu_squared_backward(cuda, dhidden.data, dhidden.data, d_before.data, N * C);
-        }
-        return std::vector{out.get(), hidden.get(), dhidden.get(), d_dweight.get(), d_dbias.get()};
-    };
-    const auto got = twice_the_same([&] { return run(true); }), two_ops = run(false);
-    for (size_t i = 0; i < got.size(); i++) check_equal("output " + std::to_string(i), got[i], two_ops[i]);
-
-    Cpu cpu;
-    Floats out(size_t(N * OC)), hidden(size_t(N * OC)), dhidden(size_t(N * C)), want_dweight = dweight;
-    Floats want_dbias = dbias;
-    matmul_relu_squared_forward(cpu, out.data(), hidden.data(), inp.data(), weight.data(),
-                                with_bias ? bias.data() : nullptr, N, C, OC);
-    matmul_relu_squared_backward(cpu, dhidden.data(), want_dweight.data(), with_bias ? want_dbias.data() : nullptr,
-                                 dout.data(), inp.data(), before.data(), weight.data(), N, C, OC);
-    // Products of C (or OC) terms in other orders on both sides, and a rounding to T; the square doubles both, relative
-    // to itself, and is rounded as well, and so is the product with a slope.
-    const double products = (2 + std::sqrt(double(OC))) * kEpsF32;
-    const double stored = std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0;
-    check_close("hidden", got[1], hidden, products + stored);
-    check_close("out", got[0], out, 2 * (products + stored) + stored);
-    check_close("dhidden", got[2], dhidden, products + 2 * stored);
-    check_close("dweight", got[3], want_dweight, products);
-    check_close("dbias", got[4], want_dbias, products);
-}
-
 // Over what was NaN. Whole numbers: the library may add in another order when it sets.
 TEMPLATE_TEST_CASE("matmul_backward on a GPU sets a gradient to what one is that is added to zeros",
                    "[matmul]" ON_DEVICE, float, bf16) {
@@ -197,10 +146,6 @@ TEMPLATE_TEST_CASE("matmul_backward on a GPU sets a gradient to what one is that
         with([&](T* dinp, float* dweight, float* dbias) {
             matmul_gelu_backward(cuda, dinp, dweight, dbias, dout.data, inp.data, hidden.data, weight.data, N, C, OC,
                                  write);
-        });
-        with([&](T* dinp, float* dweight, float* dbias) {
-            matmul_relu_squared_backward(cuda, dinp, dweight, dbias, dout.data, inp.data, hidden.data, weight.data, N,
-                                         C, OC, write);
         });
         return results;
     };

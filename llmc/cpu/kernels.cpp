@@ -59,7 +59,6 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.layernorm_forward = layernorm_forward;
     o.residual_layernorm_forward = residual_layernorm_forward;
     o.layernorm_backward = layernorm_backward;
-    o.add_column_sums = add_column_sums;
     o.matmul_forward = matmul_forward;
     o.matmul_backward = matmul_backward;
     o.matmul_gelu_forward = matmul_gelu_forward;

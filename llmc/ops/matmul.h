@@ -27,6 +27,4 @@ struct MatmulOps {
                                 int64_t C, int64_t OC);
     void (*matmul_gelu_backward)(Device&, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC, Write write);
-    // out (C) += column sums of inp (N, C): the gradient of a bias
-    void (*add_column_sums)(Device&, float* out, const T* inp, int64_t N, int64_t C);
 };

@@ -12,7 +12,7 @@ void measure(Bench& bench, const BenchShape& s) {
     const auto inp = bench.random<T>(elements, 3);
     auto out = bench.random<T>(elements);
     const DropoutMask mask = dropout_mask(0.2, dropout_key(1, 2, 3), 0);
-    bench.run("dropout", s, dropout_cost<T>(elements),
+    bench.run("dropout", s, elements_cost<T>(kDropout, elements),
               [&] { dropout(bench.device, out.data(), inp.data(), mask, elements); });
 }
 

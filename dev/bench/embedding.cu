@@ -53,7 +53,7 @@ void measure(Bench& bench, const BenchShape& s) {
     auto out = bench.random<T>(N * C);
     auto dwte = bench.random<float>(s.V * C), dwpe = bench.random<float>(s.T * C);
     // wpe is as good as free: T rows for all sequences
-    bench.run("embedding_forward", s, embedding_forward_cost<T>(N * C),
+    bench.run("embedding_forward", s, elements_cost<T>(kEmbeddingForward, N * C),
               [&] { embedding_forward(bench.device, out.data(), tokens.data(), wte.data(), wpe.data(), s.B, s.T, C); });
     bench.run("embedding_backward", s, embedding_backward_cost<T>(N * C), [&] {
         embedding_backward(bench.device, dwte.data(), dwpe.data(), dout.data(), tokens.data(), s.B, s.T, C);

@@ -14,11 +14,11 @@ void measure(Bench& bench, const BenchShape& s) {
     auto out = bench.random<T>(N * C), residual = bench.random<T>(N * C), dinp = bench.random<T>(N * C);
     auto dweight = bench.random<float>(C), dbias = bench.random<float>(C);
     auto mean = bench.random<float>(N), rstd = bench.random<float>(N);
-    bench.run("layernorm_forward", s, layernorm_forward_cost<T>(N * C), [&] {
+    bench.run("layernorm_forward", s, elements_cost<T>(kLayernormForward, N * C), [&] {
         layernorm_forward(bench.device, out.data(), mean.data(), rstd.data(), inp.data(), weight.data(), bias.data(), N,
                           C, 1e-5f);
     });
-    bench.run("residual_layernorm_forward", s, residual_layernorm_forward_cost<T>(N * C), [&] {
+    bench.run("residual_layernorm_forward", s, elements_cost<T>(kResidualLayernormForward, N * C), [&] {
         residual_layernorm_forward(bench.device, residual.data(), out.data(), mean.data(), rstd.data(), inp.data(),
                                    dout.data(), weight.data(), bias.data(), N, C, 1e-5f);
     });
@@ -30,8 +30,8 @@ void measure(Bench& bench, const BenchShape& s) {
                              inverse.data(),
                              amax.data(),
                              {largest.data()}};
-    bench.run("residual_layernorm_forward to codes", s, with_codes<T>(residual_layernorm_forward_cost<T>(N * C), N * C),
-              [&] {
+    bench.run("residual_layernorm_forward to codes", s,
+              with_codes<T>(elements_cost<T>(kResidualLayernormForward, N * C), N * C), [&] {
                   residual_layernorm_forward(bench.device, residual.data(), {out.data(), nullptr, nullptr, codes},
                                              mean.data(), rstd.data(), inp.data(), dout.data(), weight.data(),
                                              bias.data(), N, C, 1e-5f);

@@ -11,9 +11,9 @@ void measure(Bench& bench, const BenchShape& s) {
     const int64_t elements = s.N() * 4 * s.C;
     const auto inp = bench.random<T>(elements, 3), dout = bench.random<T>(elements);
     auto out = bench.random<T>(elements), dinp = bench.random<T>(elements);
-    bench.run("relu_squared_forward", s, relu_squared_forward_cost<T>(elements),
+    bench.run("relu_squared_forward", s, elements_cost<T>(kReluSquaredForward, elements),
               [&] { relu_squared_forward(bench.device, out.data(), inp.data(), elements); });
-    bench.run("relu_squared_backward", s, relu_squared_backward_cost<T>(elements),
+    bench.run("relu_squared_backward", s, elements_cost<T>(kReluSquaredBackward, elements),
               [&] { relu_squared_backward(bench.device, dinp.data(), dout.data(), inp.data(), elements); });
 }
 

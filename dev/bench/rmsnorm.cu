@@ -12,9 +12,9 @@ void measure(Bench& bench, const BenchShape& s) {
     const auto inp = bench.random<T>(N * C), weight = bench.random<T>(C), dout = bench.random<T>(N * C);
     auto out = bench.random<T>(N * C), residual = bench.random<T>(N * C), dinp = bench.random<T>(N * C);
     auto dweight = bench.random<float>(C), rstd = bench.random<float>(N);
-    bench.run("rmsnorm_forward", s, rmsnorm_forward_cost<T>(N * C),
+    bench.run("rmsnorm_forward", s, elements_cost<T>(kRmsnormForward, N * C),
               [&] { rmsnorm_forward(bench.device, out.data(), rstd.data(), inp.data(), weight.data(), N, C, 1e-5f); });
-    bench.run("residual_rmsnorm_forward", s, residual_rmsnorm_forward_cost<T>(N * C), [&] {
+    bench.run("residual_rmsnorm_forward", s, elements_cost<T>(kResidualRmsnormForward, N * C), [&] {
         residual_rmsnorm_forward(bench.device, residual.data(), out.data(), rstd.data(), inp.data(), dout.data(),
                                  weight.data(), N, C, 1e-5f);
     });
@@ -26,8 +26,8 @@ void measure(Bench& bench, const BenchShape& s) {
                              inverse.data(),
                              amax.data(),
                              {largest.data()}};
-    bench.run("residual_rmsnorm_forward to codes", s, with_codes<T>(residual_rmsnorm_forward_cost<T>(N * C), N * C),
-              [&] {
+    bench.run("residual_rmsnorm_forward to codes", s,
+              with_codes<T>(elements_cost<T>(kResidualRmsnormForward, N * C), N * C), [&] {
                   residual_rmsnorm_forward(bench.device, residual.data(), {out.data(), nullptr, nullptr, codes},
                                            rstd.data(), inp.data(), dout.data(), weight.data(), N, C, 1e-5f);
               });

@@ -6,7 +6,7 @@ Dropout on the CPU: llmc/ops/dropout.h.
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/dropout.h"  // DropoutMask
-#include "llmc/ops/op_cost.h"  // dropout_cost
+#include "llmc/ops/op_cost.h"  // kDropout
 
 inline constexpr int64_t kDropoutChunk = 4096;  // elements: many enough to hide the loop overhead, few enough for L1
 
@@ -19,7 +19,7 @@ inline void dropout_factors(float (&factors)[kLanes], const DropoutMask& mask, u
 
 template <class T>
 void dropout(Cpu& cpu, T* out, const T* inp, DropoutMask mask, int64_t n) {
-    const OpScope op(cpu, __func__, dropout_cost<T>(n));
+    const OpScope op(cpu, __func__, elements_cost<T>(kDropout, n));
     parallel_chunks(cpu, n, kDropoutChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
             const int64_t at = begin + i;

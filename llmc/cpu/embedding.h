@@ -6,12 +6,12 @@ Embedding on the CPU, and the fused form with RMSNorm: llmc/ops/embedding.h.
 #include "llmc/cpu/device.h"   // Cpu, parallel_for
 #include "llmc/cpu/rmsnorm.h"  // rmsnorm_row
 #include "llmc/cpu/simd.h"
-#include "llmc/ops/op_cost.h"  // embedding_backward_cost, embedding_forward_cost
+#include "llmc/ops/op_cost.h"  // embedding_backward_cost, kEmbeddingForward
 
 template <class T>
 void embedding_forward(Cpu& cpu, T* out, const int32_t* tokens, const T* wte, std::type_identity_t<const T*> wpe,
                        int64_t B, int64_t T_, int64_t C) {
-    const OpScope op(cpu, __func__, embedding_forward_cost<T>(B * T_ * C));
+    const OpScope op(cpu, __func__, elements_cost<T>(kEmbeddingForward, B * T_ * C));
     parallel_for(cpu, B * T_, [=](int64_t row) {
         const T* token = wte + int64_t(tokens[row]) * C;
         const T* position = wpe ? wpe + row % T_ * C : nullptr;

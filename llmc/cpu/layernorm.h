@@ -32,7 +32,7 @@ void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weig
 template <class T>
 void layernorm_forward(Cpu& cpu, const GemmInput<T>& out, float* mean, float* rstd, const T* inp, const T* weight,
                        const T* bias, int64_t N, int64_t C, float eps) {
-    const OpScope op(cpu, __func__, layernorm_forward_cost<T>(N * C));
+    const OpScope op(cpu, __func__, elements_cost<T>(kLayernormForward, N * C));
     parallel_for(cpu, N, [=, y = out.values](int64_t n) {
         layernorm_row(y + n * C, mean + n, rstd + n, inp + n * C, weight, bias, C, eps);
     });
@@ -42,7 +42,7 @@ void layernorm_forward(Cpu& cpu, const GemmInput<T>& out, float* mean, float* rs
 template <class T>
 void residual_layernorm_forward(Cpu& cpu, T* residual, const GemmInput<T>& out, float* mean, float* rstd, const T* inp1,
                                 const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
-    const OpScope op(cpu, __func__, residual_layernorm_forward_cost<T>(N * C));
+    const OpScope op(cpu, __func__, elements_cost<T>(kResidualLayernormForward, N * C));
     parallel_for(cpu, N, [=, y = out.values](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;

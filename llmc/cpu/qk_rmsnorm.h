@@ -10,13 +10,13 @@ RMSNorm of queries and keys on the CPU: llmc/ops/qk_rmsnorm.h.
 #include "llmc/cpu/rmsnorm.h"  // rmsnorm_row
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/attention.h"  // AttentionShape
-#include "llmc/ops/op_cost.h"    // qk_rmsnorm_forward_cost, ...
+#include "llmc/ops/op_cost.h"    // kQkRmsnormForward, ...
 
 template <class T>
 void qk_rmsnorm_forward(Cpu& cpu, T* qkv, T* saved, float* rstd, const T* q_weight, const T* k_weight,
                         AttentionShape shape, float eps) {
     const int64_t heads = shape.NH + shape.NKV, HS = shape.HS;
-    const OpScope op(cpu, __func__, qk_rmsnorm_forward_cost<T>(shape.B * shape.T * heads * HS));
+    const OpScope op(cpu, __func__, elements_cost<T>(kQkRmsnormForward, shape.B * shape.T * heads * HS));
     parallel_for(cpu, shape.B * shape.T, [=](int64_t n) {
         T* kept = saved + n * heads * HS;
         std::memcpy(kept, qkv + n * shape.row(), size_t(heads * HS) * sizeof(T));
@@ -31,7 +31,7 @@ template <class T>
 void qk_rmsnorm_backward(Cpu& cpu, T* dqkv, float* dq_weight, float* dk_weight, const T* saved, const float* rstd,
                          const T* q_weight, const T* k_weight, AttentionShape shape) {
     const int64_t N = shape.B * shape.T, heads = shape.NH + shape.NKV, HS = shape.HS, chunks = num_row_chunks(N);
-    const OpScope op(cpu, __func__, qk_rmsnorm_backward_cost<T>(N * heads * HS));
+    const OpScope op(cpu, __func__, elements_cost<T>(kQkRmsnormBackward, N * heads * HS));
     float* partials = cpu.shared_scratch(chunks * 2 * HS);  // (chunks, 2, HS): dq_weight, dk_weight
     parallel_for(cpu, chunks, [=](int64_t chunk) {
         float* both = partials + chunk * 2 * HS;

@@ -9,7 +9,7 @@ RMSNorm on the CPU: llmc/ops/rmsnorm.h.
 #include "llmc/cpu/quantize.h"  // finish_gemm_input
 #include "llmc/cpu/reduce.h"    // add_partials
 #include "llmc/cpu/simd.h"
-#include "llmc/ops/op_cost.h"  // residual_rmsnorm_forward_cost, ...
+#include "llmc/ops/op_cost.h"  // kResidualRmsnormForward, ...
 
 template <class T>
 void rmsnorm_row(T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t C, float eps) {
@@ -29,7 +29,7 @@ void rmsnorm_row(T* out, float* rstd, const T* inp, std::type_identity_t<const T
 template <class T>
 void rmsnorm_forward(Cpu& cpu, const GemmInput<T>& out, float* rstd, const T* inp,
                      std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
-    const OpScope op(cpu, __func__, rmsnorm_forward_cost<T>(N * C));
+    const OpScope op(cpu, __func__, elements_cost<T>(kRmsnormForward, N * C));
     parallel_for(cpu, N,
                  [=, y = out.values](int64_t n) { rmsnorm_row(y + n * C, rstd + n, inp + n * C, weight, C, eps); });
     finish_gemm_input<T>(cpu, out, N, C);
@@ -38,7 +38,7 @@ void rmsnorm_forward(Cpu& cpu, const GemmInput<T>& out, float* rstd, const T* in
 template <class T>
 void residual_rmsnorm_forward(Cpu& cpu, T* residual, const GemmInput<T>& out, float* rstd, const T* inp1, const T* inp2,
                               std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
-    const OpScope op(cpu, __func__, residual_rmsnorm_forward_cost<T>(N * C));
+    const OpScope op(cpu, __func__, elements_cost<T>(kResidualRmsnormForward, N * C));
     parallel_for(cpu, N, [=, y = out.values](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;

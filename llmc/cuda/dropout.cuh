@@ -14,7 +14,7 @@ Requires  n and mask.first % Pack<T>::size == 0, pointers 16-byte aligned
 #include "llmc/base/rng.h"       // Rng, mix64
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
 #include "llmc/ops/dropout.h"    // DropoutMask
-#include "llmc/ops/op_cost.h"    // dropout_cost
+#include "llmc/ops/op_cost.h"    // kDropout
 
 inline constexpr int kDropoutThreads = 256;
 
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kDropoutThreads) dropout_kernel(T* out, const 
 
 template <class T>
 void dropout(Cuda& cuda, T* out, const T* inp, DropoutMask mask, int64_t n) {
-    const OpScope op(cuda, __func__, dropout_cost<T>(n));
+    const OpScope op(cuda, __func__, elements_cost<T>(kDropout, n));
     require(n % Pack<T>::size == 0 && mask.first % uint64_t(Pack<T>::size) == 0,
             "dropout of %ld elements from %lu on: both must be multiples of %d, 16 bytes", n,
             static_cast<unsigned long>(mask.first), Pack<T>::size);

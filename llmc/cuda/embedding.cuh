@@ -21,7 +21,7 @@ Requires  C % Pack<T>::size == 0, tokens below 2^24, pointers 16-byte aligned
 #include "llmc/base/check.h"           // require
 #include "llmc/cuda/device.cuh"        // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/scatter_rows.cuh"  // scatter_rows
-#include "llmc/ops/op_cost.h"          // embedding_backward_cost, embedding_forward_cost, ...
+#include "llmc/ops/op_cost.h"          // embedding_backward_cost, kEmbeddingForward, ...
 
 inline constexpr int kEmbeddingThreads = 256;
 
@@ -50,7 +50,7 @@ void check_embedding(const char* op, int64_t C) {
 template <class T>
 void embedding_forward(Cuda& cuda, T* out, const int32_t* tokens, const T* wte, std::type_identity_t<const T*> wpe,
                        int64_t B, int64_t T_, int64_t C) {
-    const OpScope op(cuda, __func__, embedding_forward_cost<T>(B * T_ * C));
+    const OpScope op(cuda, __func__, elements_cost<T>(kEmbeddingForward, B * T_ * C));
     check_embedding<T>("embedding_forward", C);
     const int64_t N = B * T_, threads = N * C / Pack<T>::size;
     launch(cuda, "embedding_forward", embedding_forward_kernel<T>, unsigned(ceil_div(threads, kEmbeddingThreads)),
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kWarp* kEmbedRowsPerBlock)
 template <class T>
 void embedding_rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const int32_t* tokens, const T* wte, int64_t N,
                                int64_t C, float eps) {
-    const OpScope op(cuda, __func__, embedding_rmsnorm_forward_cost<T>(N * C));
+    const OpScope op(cuda, __func__, elements_cost<T>(kEmbeddingRmsnormForward, N * C));
     check_embedding<T>("embedding_rmsnorm_forward", C);
     launch(cuda, "embedding_rmsnorm_forward", embedding_rmsnorm_forward_kernel<T>,
            unsigned(ceil_div(N, kEmbedRowsPerBlock)), dim3(kWarp, kEmbedRowsPerBlock),
@@ -153,7 +153,7 @@ void embedding_rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const int32_t* t
 template <class T>
 void embedding_rmsnorm_backward(Cuda& cuda, float* dwte, T* dout, const int32_t* tokens, const T* wte,
                                 const float* rstd, int64_t B, int64_t T_, int64_t C) {
-    const OpScope op(cuda, __func__, embedding_rmsnorm_backward_cost<T>(B * T_ * C));
+    const OpScope op(cuda, __func__, elements_cost<T>(kEmbeddingRmsnormBackward, B * T_ * C));
     check_embedding<T>("embedding_rmsnorm_backward", C);
     const int64_t N = B * T_;
     launch(cuda, "embedding_rmsnorm_backward", embedding_rmsnorm_backward_kernel<T>,

@@ -117,7 +117,7 @@ void launch_layernorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, 
 template <class T>
 void layernorm_forward(Cuda& cuda, const GemmInput<T>& out, float* mean, float* rstd, const T* inp, const T* weight,
                        const T* bias, int64_t N, int64_t C, float eps) {
-    run_norm<T>(__func__, cuda, layernorm_forward_cost<T>(N * C), out, N, C, [&] {
+    run_norm<T>(__func__, cuda, elements_cost<T>(kLayernormForward, N * C), out, N, C, [&] {
         launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps);
     });
 }
@@ -126,7 +126,7 @@ template <class T>
 void residual_layernorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, float* mean, float* rstd,
                                 const T* inp1, const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C,
                                 float eps) {
-    run_norm<T>(__func__, cuda, residual_layernorm_forward_cost<T>(N * C), out, N, C, [&] {
+    run_norm<T>(__func__, cuda, elements_cost<T>(kResidualLayernormForward, N * C), out, N, C, [&] {
         launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps);
     });
 }

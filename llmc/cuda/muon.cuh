@@ -22,7 +22,7 @@ Requires  X with rows of muon_row(K), pointers 16-byte aligned
 #include "llmc/cuda/moments.cuh"    // MomentBits, store_moment
 #include "llmc/cuda/reduce.cuh"     // add_partials
 #include "llmc/ops/muon.h"          // MuonStep
-#include "llmc/ops/op_cost.h"       // elements_cost, muon_momentum_cost, muon_normalize_cost, ...
+#include "llmc/ops/op_cost.h"       // elements_cost, muon_momentum_cost, kMuonNormalize, ...
 #include "llmc/ops/step_scalars.h"  // StepScalars
 
 // The row stride of X, whose rows are padded with zeros to whole packs (nanochat's gates have 12 columns). Weights,
@@ -230,7 +230,7 @@ void muon_momentum_bf16(Cuda& cuda, T* X, float* row_squares, bf16* momentum, co
 
 template <class T>
 void muon_normalize(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
-    const OpScope op(cuda, __func__, muon_normalize_cost<T>(R * K));
+    const OpScope op(cuda, __func__, elements_cost<T>(kMuonNormalize, R * K));
     const int64_t row = muon_row<T>(cuda, K);
     launch(cuda, "muon_normalize", muon_normalize_kernel<T>, unsigned(std::min<int64_t>(R, 4 * cuda.num_sms)),
            muon_threads<T>(row), 0, X, row_squares, int(R), int(row), step.equal_rows, float(step.margin));
@@ -238,7 +238,7 @@ void muon_normalize(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64
 
 template <class T>
 void muon_squares(Cuda& cuda, float* squares, const T* X, int64_t R, int64_t K) {
-    const OpScope op(cuda, __func__, muon_squares_cost<T>(R * K));
+    const OpScope op(cuda, __func__, elements_cost<T>(kMuonSquares, R * K));
     const int64_t row = muon_row<T>(cuda, K);
     const unsigned threads = muon_threads<T>(row);
     if (R >= K)

@@ -21,7 +21,7 @@ Requires  HS % Pack<T>::size == 0, HS <= 256, pointers 16-byte aligned
 #include "llmc/cuda/reduce.cuh"  // add_partials
 #include "llmc/cuda/rotary.cuh"  // group_sum
 #include "llmc/ops/attention.h"  // AttentionShape
-#include "llmc/ops/op_cost.h"    // qk_rmsnorm_backward_cost, qk_rmsnorm_forward_cost
+#include "llmc/ops/op_cost.h"    // kQkRmsnormBackward, kQkRmsnormForward
 
 inline constexpr int kQkNormThreads = 256;
 inline constexpr int kQkNormBlocksPerSm = 2;  // backward: as few as keep an SM busy, since each has partial sums
@@ -135,7 +135,7 @@ template <class T>
 void qk_rmsnorm_forward(Cuda& cuda, T* qkv, T* saved, float* rstd, const T* q_weight, const T* k_weight,
                         AttentionShape shape, float eps) {
     const int64_t items = shape.B * shape.T * (shape.NH + shape.NKV);
-    const OpScope op(cuda, __func__, qk_rmsnorm_forward_cost<T>(items * shape.HS));
+    const OpScope op(cuda, __func__, elements_cost<T>(kQkRmsnormForward, items * shape.HS));
     with_qk_norm_groups<T>(shape.HS, [&](auto packs, auto group) {
         launch(cuda, "qk_rmsnorm_forward", qk_rmsnorm_forward_kernel<T, packs, group>,
                unsigned(ceil_div(items, int64_t(kQkNormThreads / group))), kQkNormThreads, 0, qkv, saved, rstd,
@@ -147,7 +147,7 @@ template <class T>
 void qk_rmsnorm_backward(Cuda& cuda, T* dqkv, float* dq_weight, float* dk_weight, const T* saved, const float* rstd,
                          const T* q_weight, const T* k_weight, AttentionShape shape) {
     const int64_t items = shape.B * shape.T * (shape.NH + shape.NKV), HS = shape.HS;
-    const OpScope op(cuda, __func__, qk_rmsnorm_backward_cost<T>(items * HS));
+    const OpScope op(cuda, __func__, elements_cost<T>(kQkRmsnormBackward, items * HS));
     with_qk_norm_groups<T>(HS, [&](auto packs, auto group) {
         constexpr int64_t kGroups = kQkNormThreads / group;
         const int64_t blocks = std::min<int64_t>(ceil_div(items, kGroups), int64_t(kQkNormBlocksPerSm) * cuda.num_sms);

@@ -12,7 +12,7 @@ Requires  n % Pack<T>::size == 0, pointers 16-byte aligned
 #pragma once
 #include "llmc/base/check.h"     // require
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
-#include "llmc/ops/op_cost.h"    // relu_squared_backward_cost, relu_squared_forward_cost
+#include "llmc/ops/op_cost.h"    // kReluSquaredBackward, kReluSquaredForward
 
 inline constexpr int kReluSquaredThreads = 256;
 
@@ -50,14 +50,14 @@ unsigned relu_squared_blocks(int64_t n) {
 
 template <class T>
 void relu_squared_forward(Cuda& cuda, T* out, const T* inp, int64_t n) {
-    const OpScope op(cuda, __func__, relu_squared_forward_cost<T>(n));
+    const OpScope op(cuda, __func__, elements_cost<T>(kReluSquaredForward, n));
     launch(cuda, "relu_squared_forward", relu_squared_forward_kernel<T>, relu_squared_blocks<T>(n), kReluSquaredThreads,
            0, out, inp, n);
 }
 
 template <class T>
 void relu_squared_backward(Cuda& cuda, T* dinp, const T* dout, const T* inp, int64_t n) {
-    const OpScope op(cuda, __func__, relu_squared_backward_cost<T>(n));
+    const OpScope op(cuda, __func__, elements_cost<T>(kReluSquaredBackward, n));
     launch(cuda, "relu_squared_backward", relu_squared_backward_kernel<T>, relu_squared_blocks<T>(n),
            kReluSquaredThreads, 0, dinp, dout, inp, n);
 }

@@ -18,7 +18,7 @@ Requires  n (or C) % Pack<T>::size == 0, pointers to activations 16-byte aligned
 #include "llmc/cuda/device.cuh"   // Pack, load16, store16, block_sum, launch
 #include "llmc/cuda/reduce.cuh"   // sum_in_double
 #include "llmc/cuda/rmsnorm.cuh"  // rmsnorm_row
-#include "llmc/ops/op_cost.h"     // add_partials_cost, residual_mix_backward_cost, residual_mix_forward_cost, ...
+#include "llmc/ops/op_cost.h"     // add_partials_cost, residual_mix_backward_cost, kResidualMixForward, ...
 
 inline constexpr int kMixThreads = 256, kMixPacks = 4;
 
@@ -52,7 +52,7 @@ void check_residual_mix(const char* op, int64_t n) {
 template <class T>
 void residual_mix_forward(Cuda& cuda, T* out, const T* inp, const T* inp0, std::type_identity_t<const T*> a, const T* b,
                           float b_sign, int64_t n) {
-    const OpScope op(cuda, __func__, residual_mix_forward_cost<T>(n));
+    const OpScope op(cuda, __func__, elements_cost<T>(kResidualMixForward, n));
     check_residual_mix<T>("residual_mix_forward", n);
     launch(cuda, "residual_mix_forward", residual_mix_forward_kernel<T>,
            unsigned(ceil_div(n, kMixThreads * Pack<T>::size)), kMixThreads, 0, out, inp, inp0, a, b, b_sign, n);
@@ -150,7 +150,7 @@ template <class T>
 void residual_mix_rmsnorm_forward(Cuda& cuda, T* residual, T* mixed, T* out, float* rstd, const T* inp1, const T* inp2,
                                   const T* inp0, std::type_identity_t<const T*> a, const T* b, int64_t N, int64_t C,
                                   float eps) {
-    const OpScope op(cuda, __func__, residual_mix_rmsnorm_forward_cost<T>(N * C));
+    const OpScope op(cuda, __func__, elements_cost<T>(kResidualMixRmsnormForward, N * C));
     check_residual_mix<T>("residual_mix_rmsnorm_forward", C);
     launch(cuda, "residual_mix_rmsnorm_forward", residual_mix_rmsnorm_forward_kernel<T>,
            unsigned(ceil_div(N, kRmsRowsPerBlock)), dim3(kWarp, kRmsRowsPerBlock),

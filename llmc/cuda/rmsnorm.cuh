@@ -18,7 +18,7 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 #include "llmc/cuda/delayed_codes.cuh"  // CodesTile, codes_rows
 #include "llmc/cuda/device.cuh"         // Pack, load16, store16, warp_sum, store_floats, launch
 #include "llmc/cuda/reduce.cuh"         // add_partials
-#include "llmc/ops/op_cost.h"           // residual_rmsnorm_forward_cost, ...
+#include "llmc/ops/op_cost.h"           // kResidualRmsnormForward, ...
 
 inline constexpr int kRmsRowsPerBlock = 4;  // forward
 inline constexpr int kRmsMaxThreads = 512;  // backward: leaves each thread 128 registers
@@ -120,14 +120,14 @@ void launch_rmsnorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, fl
 template <class T>
 void rmsnorm_forward(Cuda& cuda, const GemmInput<T>& out, float* rstd, const T* inp,
                      std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
-    run_norm<T>(__func__, cuda, rmsnorm_forward_cost<T>(N * C), out, N, C,
+    run_norm<T>(__func__, cuda, elements_cost<T>(kRmsnormForward, N * C), out, N, C,
                 [&] { launch_rmsnorm_forward<T, false>(cuda, nullptr, out, rstd, inp, nullptr, weight, N, C, eps); });
 }
 
 template <class T>
 void residual_rmsnorm_forward(Cuda& cuda, T* residual, const GemmInput<T>& out, float* rstd, const T* inp1,
                               const T* inp2, std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
-    run_norm<T>(__func__, cuda, residual_rmsnorm_forward_cost<T>(N * C), out, N, C,
+    run_norm<T>(__func__, cuda, elements_cost<T>(kResidualRmsnormForward, N * C), out, N, C,
                 [&] { launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps); });
 }
 

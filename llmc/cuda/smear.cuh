@@ -15,7 +15,7 @@ Requires  C % Pack<T>::size == 0, G <= kWarp, pointers to activations 16-byte al
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/gate.cuh"    // gate_of, gate_channel, check_gate
 #include "llmc/cuda/reduce.cuh"  // add_partials
-#include "llmc/ops/op_cost.h"    // smear_backward_cost, smear_forward_cost
+#include "llmc/ops/op_cost.h"    // kSmearBackward, kSmearForward
 
 inline constexpr int kSmearWarps = 8, kSmearRows = 32;  // rows per block of backward: 4 per warp
 
@@ -49,7 +49,7 @@ void check_smear(const char* op, int64_t C, int64_t G) {
 template <class T>
 void smear_forward(Cuda& cuda, T* out, const T* inp, const T* gate_weight, const T* lambda, int64_t B, int64_t T_,
                    int64_t C, int64_t G) {
-    const OpScope op(cuda, __func__, smear_forward_cost<T>(B * T_ * C));
+    const OpScope op(cuda, __func__, elements_cost<T>(kSmearForward, B * T_ * C));
     check_smear<T>("smear_forward", C, G);
     launch(cuda, "smear_forward", smear_forward_kernel<T>, unsigned(ceil_div(B * T_, kSmearWarps)), kWarp * kSmearWarps,
            0, out, inp, gate_weight, lambda, B * T_, T_, int(C), int(G));
@@ -119,7 +119,7 @@ inline int64_t smear_backward_workspace(int64_t N, int64_t G) { return ceil_div(
 template <class T>
 void smear_backward(Cuda& cuda, T* dinp, float* dgate_weight, float* dlambda, const T* dout, const T* inp,
                     const T* gate_weight, const T* lambda, int64_t B, int64_t T_, int64_t C, int64_t G) {
-    const OpScope op(cuda, __func__, smear_backward_cost<T>(B * T_ * C));
+    const OpScope op(cuda, __func__, elements_cost<T>(kSmearBackward, B * T_ * C));
     check_smear<T>("smear_backward", C, G);
     const int64_t N = B * T_, blocks = ceil_div(N, int64_t(kSmearRows));
     float* partials = cuda.workspace_of<float>(smear_backward_workspace(N, G));

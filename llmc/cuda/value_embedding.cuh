@@ -20,7 +20,7 @@ Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and 
 #include "llmc/cuda/reduce.cuh"        // add_partials
 #include "llmc/cuda/scatter_rows.cuh"  // scatter_rows
 #include "llmc/ops/attention.h"        // AttentionShape
-#include "llmc/ops/op_cost.h"          // elements_cost, value_embedding_forward_cost
+#include "llmc/ops/op_cost.h"          // elements_cost, kValueEmbeddingForward
 
 inline constexpr int kValueWarps = 8, kValueRows = 64;  // tokens per block of backward: 8 per warp
 inline constexpr int kValueThreads = 256;
@@ -59,7 +59,7 @@ void value_embedding_forward(Cuda& cuda, T* qkv, const T* inp, const int32_t* to
                              const T* gate_weight, const AttentionShape& shape, int64_t C, int64_t G,
                              float gate_scale) {
     const int64_t N = shape.B * shape.T;
-    const OpScope op(cuda, __func__, value_embedding_forward_cost<T>(N * shape.NKV * shape.HS));
+    const OpScope op(cuda, __func__, elements_cost<T>(kValueEmbeddingForward, N * shape.NKV * shape.HS));
     check_value_embedding<T>("value_embedding_forward", shape, C, G);
     launch(cuda, "value_embedding_forward", value_embedding_forward_kernel<T>,
            unsigned(ceil_div(N * shape.NKV, int64_t(kValueWarps))), kWarp * kValueWarps, 0,

@@ -19,28 +19,41 @@ OpCost elements_cost(double tensors, double flops, int64_t n) {
     return {.bytes = tensors * double(sizeof(T)) * double(n), .flops = flops * double(n)};
 }
 
-// ---- norms and activations, of n elements ---------------------------------------------------------------------------
+// Ops whose tensors all have as many elements: the tensors read or written, and the FLOPs per element.
+struct ElementCost {
+    double tensors, flops;
+};
+inline constexpr ElementCost kLayernormForward = {2, 7};
+inline constexpr ElementCost kResidualLayernormForward = {4, 8};
+inline constexpr ElementCost kRmsnormForward = {2, 4};
+inline constexpr ElementCost kResidualRmsnormForward = {4, 5};
+inline constexpr ElementCost kDropout = {2, 1};
+inline constexpr ElementCost kReluSquaredForward = {2, 2};
+inline constexpr ElementCost kReluSquaredBackward = {3, 3};
+inline constexpr ElementCost kEmbeddingForward = {2, 1};
+inline constexpr ElementCost kEmbeddingRmsnormForward = {2, 4};    // reads rows of wte, writes out
+inline constexpr ElementCost kEmbeddingRmsnormBackward = {3, 13};  // reads and writes dout, reads rows of wte
+inline constexpr ElementCost kQkRmsnormForward = {3, 4};           // in place, and the copy that backward reads
+inline constexpr ElementCost kQkRmsnormBackward = {3, 12};
+inline constexpr ElementCost kResidualMixForward = {3, 3};
+inline constexpr ElementCost kResidualMixRmsnormForward = {6, 8};
+inline constexpr ElementCost kSmearForward = {2, 3};
+inline constexpr ElementCost kSmearBackward = {3, 6};
+inline constexpr ElementCost kValueEmbeddingForward = {3, 2};  // of values of heads, to which table entries are added
+inline constexpr ElementCost kMuonNormalize = {2, 1};          // reads and writes X
+inline constexpr ElementCost kMuonSquares = {1, 2};
 
 template <class T>
-OpCost layernorm_forward_cost(int64_t n) {
-    return elements_cost<T>(2, 7, n);
+OpCost elements_cost(ElementCost each, int64_t n) {
+    return elements_cost<T>(each.tensors, each.flops, n);
 }
-template <class T>
-OpCost residual_layernorm_forward_cost(int64_t n) {
-    return elements_cost<T>(4, 8, n);
-}
+
+// ---- norms and activations, of n elements ---------------------------------------------------------------------------
+
 // Reads inp and dout, writes dinp, and reads dinp if it is added to.
 template <class T>
 OpCost layernorm_backward_cost(int64_t n, Write write = Write::add) {
     return elements_cost<T>(write == Write::add ? 4 : 3, 18, n);
-}
-template <class T>
-OpCost rmsnorm_forward_cost(int64_t n) {
-    return elements_cost<T>(2, 4, n);
-}
-template <class T>
-OpCost residual_rmsnorm_forward_cost(int64_t n) {
-    return elements_cost<T>(4, 5, n);
 }
 template <class T>
 OpCost rmsnorm_backward_cost(int64_t n, Write write = Write::add) {
@@ -54,18 +67,6 @@ template <class T>
 OpCost gelu_backward_cost(int64_t n, double exp_flops) {
     return elements_cost<T>(3, exp_flops + 15, n);
 }
-template <class T>
-OpCost dropout_cost(int64_t n) {
-    return elements_cost<T>(2, 1, n);
-}
-template <class T>
-OpCost relu_squared_forward_cost(int64_t n) {
-    return elements_cost<T>(2, 2, n);
-}
-template <class T>
-OpCost relu_squared_backward_cost(int64_t n) {
-    return elements_cost<T>(3, 3, n);
-}
 // n elements of the output; the input has twice as many.
 template <class T>
 OpCost swiglu_forward_cost(int64_t n, double exp_flops) {
@@ -75,10 +76,6 @@ template <class T>
 OpCost swiglu_backward_cost(int64_t n, double exp_flops) {
     return elements_cost<T>(5, exp_flops + 10, n);
 }
-template <class T>
-OpCost embedding_forward_cost(int64_t n) {
-    return elements_cost<T>(2, 1, n);
-}
 // Reads dout; reads and writes a row of dwte.
 template <class T>
 OpCost embedding_backward_cost(int64_t n) {
@@ -87,15 +84,6 @@ OpCost embedding_backward_cost(int64_t n) {
     return cost;
 }
 
-// Forward reads rows of wte and writes out; the norm in backward reads and writes dout and reads rows of wte.
-template <class T>
-OpCost embedding_rmsnorm_forward_cost(int64_t n) {
-    return elements_cost<T>(2, 4, n);
-}
-template <class T>
-OpCost embedding_rmsnorm_backward_cost(int64_t n) {
-    return elements_cost<T>(3, 13, n);
-}
 // Queries and keys of N tokens, in place; backward also reads the rotated queries and keys.
 template <class T>
 OpCost rotary_forward_cost(int64_t N, int64_t heads, int64_t HS) {
@@ -105,40 +93,10 @@ template <class T>
 OpCost rotary_backward_cost(int64_t N, int64_t heads, int64_t HS) {
     return elements_cost<T>(3, 18, N * heads * HS);
 }
-// n elements of queries and keys, read and written, and the copy that backward reads.
-template <class T>
-OpCost qk_rmsnorm_forward_cost(int64_t n) {
-    return elements_cost<T>(3, 4, n);
-}
-template <class T>
-OpCost qk_rmsnorm_backward_cost(int64_t n) {
-    return elements_cost<T>(3, 12, n);
-}
-template <class T>
-OpCost residual_mix_forward_cost(int64_t n) {
-    return elements_cost<T>(3, 3, n);
-}
-template <class T>
-OpCost residual_mix_rmsnorm_forward_cost(int64_t n) {
-    return elements_cost<T>(6, 8, n);
-}
 // Without `inp`, if it has no factor, it and its gradient do not count.
 template <class T>
 OpCost residual_mix_backward_cost(int64_t n, bool has_inp, bool add_to_dinp0) {
     return elements_cost<T>((has_inp ? 5 : 3) + add_to_dinp0, 6, n);
-}
-template <class T>
-OpCost smear_forward_cost(int64_t n) {
-    return elements_cost<T>(2, 3, n);
-}
-template <class T>
-OpCost smear_backward_cost(int64_t n) {
-    return elements_cost<T>(3, 6, n);
-}
-// n values of heads, to which table entries are added.
-template <class T>
-OpCost value_embedding_forward_cost(int64_t n) {
-    return elements_cost<T>(3, 2, n);
 }
 
 // ---- linear layers (llmc/ops/matmul.h): N rows, C channels in, OC out -----------------------------------------------
@@ -229,19 +187,10 @@ int64_t num_elements(const Tensor* tensors, int64_t count) {
     for (int64_t i = 0; i < count; i++) n += tensors[i].n;
     return n;
 }
-// Muon's element-wise steps, for n elements of a matrix. Momentum reads the gradient and the momentum, writes momentum
-// and X; normalize reads and writes X.
+// Of n elements of a matrix. Reads the gradient and the momentum, writes momentum and X.
 template <class T, class M = float>
 OpCost muon_momentum_cost(int64_t n) {
     return {.bytes = (4 + 2 * double(sizeof(M)) + double(sizeof(T))) * double(n), .flops = 7 * double(n)};
-}
-template <class T>
-OpCost muon_normalize_cost(int64_t n) {
-    return elements_cost<T>(2, 1, n);
-}
-template <class T>
-OpCost muon_squares_cost(int64_t n) {
-    return elements_cost<T>(1, 2, n);
 }
 // Reads X, reads and writes weight; with bf16 weights it is the master that is read, and both are written.
 template <class T>
@@ -279,7 +228,7 @@ template <class T>
 OpCost quantize_gradient_cost(int64_t n, bool with_transposed, Activation activation, double exp_flops) {
     const OpCost gradient = activation == Activation::gelu     ? gelu_backward_cost<T>(n, exp_flops)
                             : activation == Activation::swiglu ? swiglu_backward_cost<T>(n / 2, exp_flops)
-                                                               : relu_squared_backward_cost<T>(n);
+                                                               : elements_cost<T>(kReluSquaredBackward, n);
     OpCost cost = quantize_cost<T>(n, with_transposed);
     // The gradient itself is neither written nor read in T.
     cost.bytes += gradient.bytes - 2 * double(sizeof(T)) * double(n), cost.flops += gradient.flops;

@@ -90,18 +90,17 @@ void complete(DatasetConfig& config, const Flags& flags) {
     for (const std::string name : {"vocab-size", "pattern", "tokenizer-bytes"})
         require(config.train_tokenizer || !flags.has(name), "--%s is of --train-tokenizer: give that, too",
                 name.c_str());
-    require(!flags.has("stories") || config.stories_bytes > 0, "--stories %lld: expected a number of bytes above 0",
-            static_cast<long long>(config.stories_bytes));
+    require(!flags.has("stories") || config.stories_bytes > 0, "--stories %ld: expected a number of bytes above 0",
+            config.stories_bytes);
 }
 
 void print_summary(const DatasetConfig& config, const DatasetSummary& summary) {
-    std::printf("%s: %lld training tokens in %d files, %lld validation tokens in %d files, vocabulary of %d (%s)\n",
-                config.out.c_str(), static_cast<long long>(summary.train_tokens), summary.train_shards,
-                static_cast<long long>(summary.val_tokens), summary.val_shards, summary.vocab_size,
-                summary.tokenizer.c_str());
+    std::printf("%s: %ld training tokens in %d files, %ld validation tokens in %d files, vocabulary of %d (%s)\n",
+                config.out.c_str(), summary.train_tokens, summary.train_shards, summary.val_tokens, summary.val_shards,
+                summary.vocab_size, summary.tokenizer.c_str());
     if (summary.skipped_lines > 0)
-        std::fprintf(stderr, "warning: %lld bad lines were skipped, the first: %s\n",
-                     static_cast<long long>(summary.skipped_lines), printable(summary.why_skipped).c_str());
+        std::fprintf(stderr, "warning: %ld bad lines were skipped, the first: %s\n", summary.skipped_lines,
+                     printable(summary.why_skipped).c_str());
     if (summary.kept_shards > 0) std::printf("%d of the files were kept from a run before\n", summary.kept_shards);
 }
 }  // namespace

@@ -82,10 +82,9 @@ void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash) 
     close(fd);
     require(n == 0, "cannot read %s back: %s", path.c_str(), reason_of(error).c_str());
     require(found_bytes == size_bytes && found.digest() == hash,
-            "%s holds something else than was written to it just now (%llu bytes, expected %llu with the checksum %s): "
+            "%s holds something else than was written to it just now (%lu bytes, expected %lu with the checksum %s): "
             "another program writes to it, or disk or memory are failing; checkpoints from before are kept",
-            path.c_str(), static_cast<unsigned long long>(found_bytes), static_cast<unsigned long long>(size_bytes),
-            hex64(hash).c_str());
+            path.c_str(), found_bytes, size_bytes, hex64(hash).c_str());
 }
 
 void make_folders(const std::string& path) {

@@ -134,7 +134,6 @@ Placement find_placement(Ranks& ranks, const std::string& out_dir, const std::st
 std::string identity_of(const std::string& path) {
     struct stat found = {};
     if (stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return "";
-    return format("%llu:%lld:%lld.%09ld:%lld.%09ld", static_cast<unsigned long long>(found.st_ino),
-                  static_cast<long long>(found.st_size), static_cast<long long>(found.st_mtim.tv_sec),
-                  found.st_mtim.tv_nsec, static_cast<long long>(found.st_ctim.tv_sec), found.st_ctim.tv_nsec);
+    return format("%lu:%ld:%ld.%09ld:%ld.%09ld", found.st_ino, found.st_size, found.st_mtim.tv_sec,
+                  found.st_mtim.tv_nsec, found.st_ctim.tv_sec, found.st_ctim.tv_nsec);
 }

@@ -11,10 +11,9 @@ void RunState::check(const std::string& path) const {
     constexpr int64_t kMostSteps = int64_t(1) << 40, kMostTokens = int64_t(1) << 60;
     const auto within = [&](const char* name, int64_t value, int64_t least, int64_t most) {
         require(value >= least && value <= most,
-                "%s: %s is %lld: expected %lld to %lld; use another checkpoint, and report it if a run of Anvil wrote "
+                "%s: %s is %ld: expected %ld to %ld; use another checkpoint, and report it if a run of Anvil wrote "
                 "this one",
-                path.c_str(), name, static_cast<long long>(value), static_cast<long long>(least),
-                static_cast<long long>(most));
+                path.c_str(), name, value, least, most);
     };
     within("step", step, 0, kMostSteps);
     within("updates", updates, 0, step);

@@ -319,11 +319,9 @@ private:
         ranks_.require_sense(theirs.size() == 1 && theirs[0].name == file_of(rank) && found != received_.end(), rank,
                              "its part of the checkpoint");
         require(theirs[0].size_bytes == found->second.size_bytes && theirs[0].hash == found->second.hash,
-                "%s has come from %s with %llu bytes that are not the %llu which were sent (their checksums differ): "
+                "%s has come from %s with %lu bytes that are not the %lu which were sent (their checksums differ): "
                 "the network or memory is failing; checkpoints from before are kept",
-                theirs[0].name.c_str(), ranks_.name_of(rank).c_str(),
-                static_cast<unsigned long long>(found->second.size_bytes),
-                static_cast<unsigned long long>(theirs[0].size_bytes));
+                theirs[0].name.c_str(), ranks_.name_of(rank).c_str(), found->second.size_bytes, theirs[0].size_bytes);
     }
 
     // Not an Error, because the run's state is saved all the same.

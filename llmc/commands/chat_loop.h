@@ -173,8 +173,7 @@ public:
         seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
         tokens_ += drawn;
         if (!has_ended && !chat_detail::interrupted && !is_ended())
-            std::fprintf(stderr, "(cut off after %lld tokens: --sample-tokens, or the end of the context)\n",
-                         static_cast<long long>(drawn));
+            std::fprintf(stderr, "(cut off after %ld tokens: --sample-tokens, or the end of the context)\n", drawn);
         turns_.push_back({Role::assistant, {{MessagePart::Kind::text, said}}});
         chat_detail::interrupted = 0;  // the Ctrl-C has ended this answer
     }
@@ -206,14 +205,14 @@ private:
             if (int64_t(prompt.size()) + room <= context_) {
                 turns_.erase(turns_.begin(), turns_.begin() + ptrdiff_t(gone));
                 if (gone > 0)
-                    std::fprintf(stderr, "(forgotten: the oldest %zu messages, for the context of %lld tokens)\n", gone,
-                                 static_cast<long long>(context_));
+                    std::fprintf(stderr, "(forgotten: the oldest %zu messages, for the context of %ld tokens)\n", gone,
+                                 context_);
                 return prompt;
             }
             require(gone + 2 < turns_.size(),
-                    "the message, with its template, has %zu tokens, and the context is %lld, %lld of them for the "
+                    "the message, with its template, has %zu tokens, and the context is %ld, %ld of them for the "
                     "answer: shorten it",
-                    prompt.size(), static_cast<long long>(context_), static_cast<long long>(room));
+                    prompt.size(), context_, room);
         }
     }
 };
@@ -227,8 +226,7 @@ void chat(Device& device, World& world, const RunRequest& request, const std::st
     const GptShape shape = find_shape(request, 0);
     check_heads<T>(device, shape);
     const int64_t context = flags.seq_len(shape);
-    require(context >= 16, "a context of %lld tokens is too short for a conversation: give --seq-len",
-            static_cast<long long>(context));
+    require(context >= 16, "a context of %ld tokens is too short for a conversation: give --seq-len", context);
     const Tokenizer tokenizer = tokenizer_for(stored, tokenizer_path);
     const std::string& beside = tokenizer_path.empty() ? stored.tokenizer_path() : tokenizer_path;
     const ChatTemplate chat(tokenizer, find_chat_style(tokenizer, beside, options.chat_template));
@@ -263,6 +261,6 @@ void chat(Device& device, World& world, const RunRequest& request, const std::st
         if (is_terminal) std::puts("");
     }
     if (loop.tokens() > 0)
-        std::fprintf(stderr, "%lld tokens in %.2f s: %.1f tokens/s\n", static_cast<long long>(loop.tokens()),
-                     loop.seconds(), double(loop.tokens()) / loop.seconds());
+        std::fprintf(stderr, "%ld tokens in %.2f s: %.1f tokens/s\n", loop.tokens(), loop.seconds(),
+                     double(loop.tokens()) / loop.seconds());
 }

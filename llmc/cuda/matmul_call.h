@@ -126,17 +126,15 @@ inline const char* name_of(Epilogue epilogue) {
 inline std::string text_of(const MatmulCall& call) {
     const ColumnMajorCall c = column_major(call);
     const auto matrix = [](const ColumnMajorMatrix& m) {
-        return format("%s (%lld, %lld)%s ld %lld", name_of(m.dtype), (long long)m.cols, (long long)m.rows,
-                      m.transpose ? "^T" : "", (long long)m.ld);
+        return format("%s (%ld, %ld)%s ld %ld", name_of(m.dtype), m.cols, m.rows, m.transpose ? "^T" : "", m.ld);
     };
     std::string text = matrix(c.second) + " x " + matrix(c.first) + " -> " + matrix(c.d);
     if (call.epilogue != Epilogue::none) text += format(", %s", name_of(call.epilogue));
-    if (has_aux_matrix(call.epilogue)) text += format(" ld %lld", (long long)c.ld_aux);
+    if (has_aux_matrix(call.epilogue)) text += format(" ld %ld", c.ld_aux);
     if (call.alpha != 1) text += format(", alpha %.9g", double(call.alpha));
     if (call.accumulate) text += format(", beta %.9g", double(call.beta));
     if (call.fast_accumulate) text += ", fast accumulation";
     if (call.batch > 1)
-        text += format(", batch %lld strides %lld %lld %lld", (long long)call.batch, (long long)c.second.stride,
-                       (long long)c.first.stride, (long long)c.d.stride);
+        text += format(", batch %ld strides %ld %ld %ld", call.batch, c.second.stride, c.first.stride, c.d.stride);
     return text;
 }

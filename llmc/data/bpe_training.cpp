@@ -206,8 +206,8 @@ Tokenizer train_bpe(const PieceCounts& counts, const BpeTraining& config) {
             "special tokens must not be empty, and must differ from each other");
     const int64_t least = 256 + int64_t(config.special_tokens.size());
     require(config.vocab_size >= least && config.vocab_size <= kMaxBpeIds,
-            "a vocabulary of %d tokens: expected %lld (the 256 bytes and %zu special tokens) to %d", config.vocab_size,
-            static_cast<long long>(least), config.special_tokens.size(), kMaxBpeIds);
+            "a vocabulary of %d tokens: expected %ld (the 256 bytes and %zu special tokens) to %d", config.vocab_size,
+            least, config.special_tokens.size(), kMaxBpeIds);
     require(counts.size() > 0, "there is no text to train a tokenizer on");
 
     std::vector<std::string> symbols;

@@ -30,8 +30,6 @@
 namespace {
 namespace fs = std::filesystem;
 
-long long ll(int64_t value) { return value; }
-
 // nanochat's pattern comes with its special tokens for conversations.
 std::vector<std::string> special_tokens_of(const std::string& pattern) {
     if (pattern == "nanochat") return nanochat_special_tokens();
@@ -42,13 +40,13 @@ void check(const DatasetConfig& config) {
     require(config.val_fraction >= 0 && config.val_fraction < 1, "--val-fraction %g: expected at least 0 and below 1",
             config.val_fraction);
     require(config.shard_tokens >= 1 && config.shard_tokens <= kMaxShardTokens,
-            "--shard-tokens %lld: expected 1 to %lld, the most that the format can hold", ll(config.shard_tokens),
-            ll(kMaxShardTokens));
+            "--shard-tokens %ld: expected 1 to %ld, the most that the format can hold", config.shard_tokens,
+            kMaxShardTokens);
     require(!config.out.empty(), "--out is missing: expected a folder for the token shards");
     require(config.inputs.empty() != (config.stories_bytes == 0),
             "expected either text files or folders, or --stories BYTES");
-    require(config.stories_bytes >= 0, "--stories %lld: expected a number of bytes above 0", ll(config.stories_bytes));
-    require(config.tokenizer_bytes > 0, "--tokenizer-bytes %lld: expected at least 1", ll(config.tokenizer_bytes));
+    require(config.stories_bytes >= 0, "--stories %ld: expected a number of bytes above 0", config.stories_bytes);
+    require(config.tokenizer_bytes > 0, "--tokenizer-bytes %ld: expected at least 1", config.tokenizer_bytes);
     require(config.threads >= 0, "--threads %d: expected 1 or more, or 0 for all cores", config.threads);
     document_format(config.format);
     require(config.chat_template == "auto" || config.is_chat(), "--chat-template is of --format chat");
@@ -241,9 +239,9 @@ private:
         if (is_plain_ && double(sources_.size()) < enough) {
             split_.validation_byte = int64_t(double(total_bytes_) * (1 - fraction));  // rounded as nanoGPT does
             require(split_.validation_byte > 0 && split_.validation_byte < total_bytes_,
-                    "%lld bytes are too few to keep a fraction of %g for validation: expected at least one on each "
+                    "%ld bytes are too few to keep a fraction of %g for validation: expected at least one on each "
                     "side; give more text, or another --val-fraction",
-                    ll(total_bytes_), fraction);
+                    total_bytes_, fraction);
             return;
         }
         DocumentReader first = reader();
@@ -256,9 +254,9 @@ private:
         // A file that is not of the kind its name says is a single line, too, so this error comes first.
         if (documents < 2) for_each_piece("looking", options_, [](std::string_view, const std::string&) {});
         require(documents >= 2,
-                "%lld document: expected at least two, so that one can be kept for validation; give --val-input, or "
+                "%ld document: expected at least two, so that one can be kept for validation; give --val-input, or "
                 "--val-fraction 0",
-                ll(documents));
+                documents);
         split_.validation_document = documents - std::max<int64_t>(1, int64_t(double(documents) * fraction));
     }
 
@@ -332,13 +330,13 @@ private:
     Tokenizer trained_tokenizer(const Staging& staging) const {
         const std::string path = staging.path("tokenizer.json"), key_path = staging.path("tokenizer_key");
         std::string all =
-            format("%d %s %lld %s %lld %s ", config_.vocab_size, config_.pattern.c_str(), ll(config_.tokenizer_bytes),
-                   config_.field.c_str(), ll(int64_t(options_.separator.size())), options_.separator.c_str()) +
+            format("%d %s %ld %s %ld %s ", config_.vocab_size, config_.pattern.c_str(), config_.tokenizer_bytes,
+                   config_.field.c_str(), int64_t(options_.separator.size()), options_.separator.c_str()) +
             key("") + (config_.is_chat() ? "chat " : "");
         for (const Source& source : sources_) {
             std::error_code ignored;  // the stories are not in a file
             const auto time = fs::last_write_time(source.path, ignored).time_since_epoch().count();
-            all += format("%s %lld %lld ", source.name.c_str(), ll(source.bytes), ll(int64_t(time)));
+            all += format("%s %ld %ld ", source.name.c_str(), source.bytes, int64_t(time));
         }
         const std::string key = hex64(xxh3(all.data(), all.size()));
         if (fs::exists(key_path) && read_file(key_path) == key && fs::exists(path)) return load_tokenizer(path);
@@ -395,9 +393,8 @@ private:
 
     // Identifies all that finished shards depend on, except the text.
     std::string key(const std::string& tokenizer_json) const {
-        const std::string all = format("%d %.17g %llu %lld %lld %lld ", separator_, split_.hash_fraction,
-                                       static_cast<unsigned long long>(split_.seed), ll(split_.validation_byte),
-                                       ll(split_.validation_document), ll(config_.shard_tokens)) +
+        const std::string all = format("%d %.17g %lu %ld %ld %ld ", separator_, split_.hash_fraction, split_.seed,
+                                       split_.validation_byte, split_.validation_document, config_.shard_tokens) +
                                 (chat_ ? jinja_of(chat_->style(), document_token_of(tokenizer_)) : "") + tokenizer_json;
         return hex64(xxh3(all.data(), all.size()));
     }
@@ -512,12 +509,12 @@ private:
         summary_.val_tokens = val.num_tokens();
         const bool needs_val = config_.val_fraction > 0 || !config_.val_inputs.empty();
         require(summary_.train_tokens > 0 && (summary_.val_tokens > 0 || !needs_val),
-                "%lld documents with %lld tokens for training and %lld for validation: expected at least one on each "
+                "%ld documents with %ld tokens for training and %ld for validation: expected at least one on each "
                 "side; give more text, another --val-fraction or --seed, or --val-input%s",
-                ll(summary_.documents), ll(summary_.train_tokens), ll(summary_.val_tokens),
+                summary_.documents, summary_.train_tokens, summary_.val_tokens,
                 summary_.skipped_lines == 0 ? ""
-                                            : format("; %lld lines were skipped, the first: %s",
-                                                     ll(summary_.skipped_lines), summary_.why_skipped.c_str())
+                                            : format("; %ld lines were skipped, the first: %s", summary_.skipped_lines,
+                                                     summary_.why_skipped.c_str())
                                                   .c_str());
         summary_.train_shards = train.finish();
         summary_.val_shards = val.finish();

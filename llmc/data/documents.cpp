@@ -112,9 +112,9 @@ std::vector<std::string> files_in(const std::string& folder, std::vector<std::st
             folder.c_str(), counts.empty() ? "" : ", and found ", counts.c_str(),
             counts.empty() ? "" : "; give files of other kinds by name");
     if (num_left_out > 0)
-        notes.push_back(format("%s: %lld of %lld files are left out: %s; give such files by name",
-                               clipped(folder).c_str(), static_cast<long long>(num_left_out),
-                               static_cast<long long>(num_left_out + int64_t(paths.size())), counts.c_str()));
+        notes.push_back(format("%s: %ld of %ld files are left out: %s; give such files by name",
+                               clipped(folder).c_str(), num_left_out, num_left_out + int64_t(paths.size()),
+                               counts.c_str()));
     std::sort(paths.begin(), paths.end());
     return paths;
 }
@@ -395,11 +395,11 @@ size_t DocumentReader::after_blanks(size_t at) const {
 void DocumentReader::read_array(DocumentBatch& batch) {
     const size_t begin = at_;
     const char* const name = sources_[source_].name.c_str();
-    static constexpr char cut_off[] = "%s ends before the end of its array, after %lld elements: is the file whole?";
+    static constexpr char cut_off[] = "%s ends before the end of its array, after %ld elements: is the file whole?";
     if (at_ == 0) at_ = after_blanks(text_.starts_with(kUtf8Mark) ? kUtf8Mark.size() : 0) + 1;  // [
     while (int64_t(at_ - begin) < kBatchBytes && at_ < text_.size()) {
         at_ = after_blanks(at_);
-        require(at_ < text_.size(), cut_off, name, static_cast<long long>(line_));
+        require(at_ < text_.size(), cut_off, name, line_);
         if (text_[at_] == ']') {
             at_ = after_blanks(at_ + 1);
             require(at_ == text_.size(), "%s goes on after the end of its array: expected one array", name);
@@ -416,7 +416,7 @@ void DocumentReader::read_array(DocumentBatch& batch) {
             depth += (c == '{' || c == '[') - (c == '}' || c == ']');
         }
         const bool is_last = end < text_.size() && text_[end] == ']';
-        require(is_last || end + 1 < text_.size(), cut_off, name, static_cast<long long>(line_));
+        require(is_last || end + 1 < text_.size(), cut_off, name, line_);
         add(batch, {text_.substr(at_, end - at_), document_++, ++line_});
         at_ = is_last ? end : end + 1;
     }
@@ -468,11 +468,11 @@ void DocumentReader::read_rows(DocumentBatch& batch) {
 }
 
 std::string where(const Source& source, const Piece& piece) {
-    const long long at = piece.at;
-    if (source.format == DocumentFormat::jsonl) return format("%s:%lld", source.name.c_str(), at);
-    if (source.format == DocumentFormat::json) return format("element %lld of %s", at, source.name.c_str());
-    if (source.format == DocumentFormat::parquet) return format("row %lld of %s", at, source.name.c_str());
-    return at == 0 ? source.name : format("%s, from byte %lld on,", source.name.c_str(), at);
+    const int64_t at = piece.at;
+    if (source.format == DocumentFormat::jsonl) return format("%s:%ld", source.name.c_str(), at);
+    if (source.format == DocumentFormat::json) return format("element %ld of %s", at, source.name.c_str());
+    if (source.format == DocumentFormat::parquet) return format("row %ld of %s", at, source.name.c_str());
+    return at == 0 ? source.name : format("%s, from byte %ld on,", source.name.c_str(), at);
 }
 
 std::string_view text_of(const DocumentBatch& batch, const Piece& piece, const std::string& field,

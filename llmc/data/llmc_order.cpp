@@ -17,12 +17,11 @@ LlmcOrder::LlmcOrder(const std::vector<TokenShard>& shards, const LoaderConfig& 
     : shards_(shards), config_(config) {
     const int64_t needed = rows_of_block() * config.seq_len + 1;
     for (size_t s = 0; s < shards.size(); s++) {
-        require(
-            blocks_of(s) > 0,
-            "%s: %lld tokens, and with --data-order llmc each shard needs %lld (%d ranks * %d sequences * %d tokens "
-            "+ 1); lower --batch-size or --seq-len, or leave the shard out",
-            shards[s].path().c_str(), static_cast<long long>(shards[s].num_tokens()), static_cast<long long>(needed),
-            config.world_size, config.batch_size, config.seq_len);
+        require(blocks_of(s) > 0,
+                "%s: %ld tokens, and with --data-order llmc each shard needs %ld (%d ranks * %d sequences * %d tokens "
+                "+ 1); lower --batch-size or --seq-len, or leave the shard out",
+                shards[s].path().c_str(), shards[s].num_tokens(), needed, config.world_size, config.batch_size,
+                config.seq_len);
         blocks_of_epoch_ += blocks_of(s);
     }
     begin();
@@ -75,10 +74,9 @@ LoaderState LlmcOrder::state() const {
 
 void LlmcOrder::restore(const LoaderState& state) {
     require(state.position < uint64_t(blocks_of_epoch_),
-            "the data position %llu of epoch %llu is beyond the %lld blocks of --data-order llmc in %s; is this the "
+            "the data position %lu of epoch %lu is beyond the %ld blocks of --data-order llmc in %s; is this the "
             "data, the --seq-len and the --batch-size that the run was started with?",
-            static_cast<unsigned long long>(state.position), static_cast<unsigned long long>(state.epoch),
-            static_cast<long long>(blocks_of_epoch_), config_.pattern.c_str());
+            state.position, state.epoch, blocks_of_epoch_, config_.pattern.c_str());
     restored_ = int64_t(state.epoch) * blocks_of_epoch_ + int64_t(state.position);
     row_ = 0;
 }

@@ -23,7 +23,6 @@ const LoaderConfig& checked(const LoaderConfig& config) {
     return config;
 }
 
-long long ll(int64_t value) { return value; }
 // The rows of --packing stream: windows of all shards, in the order of the epoch.
 class Windows : public RowSource {
 public:
@@ -53,9 +52,9 @@ private:
 
 Windows::Windows(const std::vector<TokenShard>& shards, const LoaderConfig& config) : shards_(shards), config_(config) {
     require(first_windows(0).back() > 0,
-            "%s: none of the %zu shards holds the %lld tokens of one sequence and its last target; lower --seq-len, or "
+            "%s: none of the %zu shards holds the %ld tokens of one sequence and its last target; lower --seq-len, or "
             "prepare the data again with a larger --shard-tokens",
-            config.pattern.c_str(), shards_.size(), ll(config.seq_len + 1LL));
+            config.pattern.c_str(), shards_.size(), int64_t(config.seq_len) + 1);
     epoch_ = plan(0);
 }
 
@@ -100,12 +99,10 @@ void Windows::read(int32_t* row) {
 
 void Windows::restore(const LoaderState& state) {
     Epoch epoch = plan(state.epoch);
-    require(
-        state.position <= uint64_t(epoch.num_windows()),
-        "the data position %llu of epoch %llu is beyond the %lld windows of %lld tokens in %s; is this the data, the "
-        "--seq-len and the --seed that the run was started with?",
-        static_cast<unsigned long long>(state.position), static_cast<unsigned long long>(state.epoch),
-        ll(epoch.num_windows()), ll(config_.seq_len), config_.pattern.c_str());
+    require(state.position <= uint64_t(epoch.num_windows()),
+            "the data position %lu of epoch %lu is beyond the %ld windows of %d tokens in %s; is this the data, the "
+            "--seq-len and the --seed that the run was started with?",
+            state.position, state.epoch, epoch.num_windows(), config_.seq_len, config_.pattern.c_str());
     epoch_ = std::move(epoch);
     state_ = {.epoch = state.epoch, .position = state.position};
     skip(0);
@@ -128,9 +125,9 @@ DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), s
     }
     const int64_t needed = B * T + 1;
     require(config.may_repeat || num_tokens_ >= needed,
-            "%s: %lld tokens in %zu shards, and one batch needs %lld (%lld sequences * %lld tokens + 1); lower "
+            "%s: %ld tokens in %zu shards, and one batch needs %ld (%ld sequences * %ld tokens + 1); lower "
             "--batch-size or --seq-len, or prepare more data",
-            config.pattern.c_str(), ll(num_tokens_), num_shards, ll(needed), ll(B), ll(T));
+            config.pattern.c_str(), num_tokens_, num_shards, needed, B, T);
     std::vector<std::unique_ptr<RowSource>> rows;
     std::vector<double> weights;
     for (size_t s = 0; s < sources_.size(); s++) {

@@ -164,8 +164,8 @@ LoaderState PackedRows::state() const {
 
 void PackedRows::restore(const LoaderState& state) {
     const uint64_t turn = state.position >> kTurnShift;
-    require(turn <= shards_.size(), "the data position is in shard %llu of an epoch, and there are %zu; %s",
-            static_cast<unsigned long long>(turn), shards_.size(), kOtherData);
+    require(turn <= shards_.size(), "the data position is in shard %lu of an epoch, and there are %zu; %s", turn,
+            shards_.size(), kOtherData);
     const std::vector<Document> documents = documents_of(state.waiting, shards_, config_.separator);
     waiting_ = {};
     for (const Document& document : documents) waiting_.add(document);

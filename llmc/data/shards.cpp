@@ -38,8 +38,8 @@ std::string existing(const std::string& path) {
 TokenShard::TokenShard(const std::string& path) : file_(existing(path), IfCut::read_zeros) {
     const int64_t size = int64_t(file_.size());
     require(size > 0, "%s is empty: expected a token shard; %s", path.c_str(), kRemake);
-    require(size >= kShardHeaderBytes, "%s has %lld bytes: a token shard starts with a header of %lld bytes; %s",
-            path.c_str(), static_cast<long long>(size), static_cast<long long>(kShardHeaderBytes), kRemake);
+    require(size >= kShardHeaderBytes, "%s has %ld bytes: a token shard starts with a header of %ld bytes; %s",
+            path.c_str(), size, kShardHeaderBytes, kRemake);
     int32_t header[3];
     std::memcpy(header, file_.data(), sizeof header);
     const auto [magic, version, tokens] = header;
@@ -60,9 +60,8 @@ TokenShard::TokenShard(const std::string& path) : file_(existing(path), IfCut::r
     require(tokens > 0, "%s says that it holds %d tokens: expected at least 1; %s", path.c_str(), tokens, kRemake);
     const int64_t expected =
         kShardHeaderBytes + int64_t(tokens) * kind.bytes_per_token + (has_mask_ ? mask_bytes(tokens) : 0);
-    require(size == expected, "%s has %lld bytes, but its header promises %d tokens%s, which are %lld bytes (%s); %s",
-            path.c_str(), static_cast<long long>(size), tokens, has_mask_ ? " and a mask" : "",
-            static_cast<long long>(expected),
+    require(size == expected, "%s has %ld bytes, but its header promises %d tokens%s, which are %ld bytes (%s); %s",
+            path.c_str(), size, tokens, has_mask_ ? " and a mask" : "", expected,
             size < expected ? "it was cut short" : "there are bytes after the last one", kRemake);
     num_tokens_ = tokens;
     bytes_per_token_ = kind.bytes_per_token;
@@ -101,9 +100,9 @@ static int64_t find_token(const Token* tokens, int64_t begin, int64_t end, IsMea
 
 static void require_known(bool is_known, const TokenShard& shard, int64_t at, uint32_t id, int vocab_size) {
     require(is_known,
-            "%s: token %lld has the id %u, outside the vocabulary of %d; prepare the data again, or train with the "
+            "%s: token %ld has the id %u, outside the vocabulary of %d; prepare the data again, or train with the "
             "tokenizer that made it",
-            shard.path().c_str(), static_cast<long long>(at), id, vocab_size);
+            shard.path().c_str(), at, id, vocab_size);
 }
 
 void TokenShard::read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const {

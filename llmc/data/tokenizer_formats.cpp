@@ -186,11 +186,10 @@ Tokenizer read_ranks(std::string_view text, const std::string& sidecar, const st
         require(rank < kMaxBpeIds && !bytes.empty(), "%s:%d: '%s': expected at least one byte and a rank below %d",
                 where.c_str(), number, shown(line).c_str(), kMaxBpeIds);
         if (symbols.size() <= size_t(rank)) symbols.resize(size_t(rank) + 1);
-        require(symbols[size_t(rank)].empty(), "%s:%d: rank %lld is that of an earlier line, too", where.c_str(),
-                number, static_cast<long long>(rank));
+        require(symbols[size_t(rank)].empty(), "%s:%d: rank %ld is that of an earlier line, too", where.c_str(), number,
+                rank);
         const auto [there, is_new] = rank_of.emplace(bytes, rank);
-        require(is_new, "%s:%d: the token of rank %lld has rank %lld too", where.c_str(), number,
-                static_cast<long long>(rank), static_cast<long long>(there->second));
+        require(is_new, "%s:%d: the token of rank %ld has rank %ld too", where.c_str(), number, rank, there->second);
         symbols[size_t(rank)] = bytes;
     }
     Bpe bpe;

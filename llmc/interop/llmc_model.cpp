@@ -57,8 +57,8 @@ LlmcModel::LlmcModel(const std::string& path) : file_(path) {
             "%s has version %d of llm.c's model format: expected 3 (fp32) or 5 (bf16)", path.c_str(), header[1]);
     dtype_ = header[1] == kVersionBf16 ? DType::bf16 : DType::f32;
     const auto count_of = [&](int i, const char* what, int64_t most) {
-        require(header[i] >= 1 && header[i] <= most, "%s says that it has %d %s: expected 1 to %lld", path.c_str(),
-                header[i], what, static_cast<long long>(most));
+        require(header[i] >= 1 && header[i] <= most, "%s says that it has %d %s: expected 1 to %ld", path.c_str(),
+                header[i], what, most);
         return int64_t(header[i]);
     };
     shape_.max_seq_len = count_of(2, "positions", kMostSize);
@@ -82,8 +82,8 @@ LlmcModel::LlmcModel(const std::string& path) : file_(path) {
         at += p.group == ParameterGroup::embedding ? padded_vocab_size_ * shape_.channels : p.size();
     }
     const int64_t expected = kHeaderBytes + at * int64_t(size_of(dtype_));
-    require(size == expected, "%s has %lld bytes, but its header promises %lld (%s); use another copy of it",
-            path.c_str(), static_cast<long long>(size), static_cast<long long>(expected),
+    require(size == expected, "%s has %ld bytes, but its header promises %ld (%s); use another copy of it",
+            path.c_str(), size, expected,
             size < expected ? "it was cut short" : "there are bytes after the last tensor");
 }
 

@@ -11,9 +11,7 @@ namespace fs = std::filesystem;
 
 static constexpr const char *kBeingWritten = ".tmp", *kReplaced = ".old", *kBest = "/best";
 
-std::string checkpoint_path(const std::string& out_dir, int64_t step) {
-    return out_dir + format("/step_%08lld", static_cast<long long>(step));
-}
+std::string checkpoint_path(const std::string& out_dir, int64_t step) { return out_dir + format("/step_%08ld", step); }
 
 namespace {
 struct Folder {
@@ -274,7 +272,7 @@ std::string CheckpointWriter::commit() {
 
 static void check_step(Verified& verified, int64_t step) {
     if (verified.why.empty() && verified.step != step)
-        verified.why = format("its manifest is of step %lld", static_cast<long long>(verified.step));
+        verified.why = format("its manifest is of step %ld", verified.step);
 }
 
 FoundCheckpoint find_checkpoint(const std::string& where,

@@ -96,8 +96,7 @@ std::string Verification::look() {
     // Before the checksum, which a newer format may compute in another way.
     const uint64_t version = manifest["format_version"];
     if (version != kCheckpointVersion)
-        return format("it has format version %llu, this program reads version %d%s",
-                      static_cast<unsigned long long>(version), kCheckpointVersion,
+        return format("it has format version %lu, this program reads version %d%s", version, kCheckpointVersion,
                       version > kCheckpointVersion ? "; use a newer program" : "");
     const bool is_in_form = text == text_of(manifest);  // byte for byte
     const Json expected = manifest.value("manifest_xxh3", Json());
@@ -112,8 +111,8 @@ std::string Verification::look() {
         const uint64_t bytes = record["bytes"];
         const size_t size = MappedFile(folder_ + "/" + name).size();
         if (size != bytes)
-            return format("%s has %zu bytes, expected %llu%s", name.c_str(), size,
-                          static_cast<unsigned long long>(bytes), size < bytes ? " (cut short)" : "");
+            return format("%s has %zu bytes, expected %lu%s", name.c_str(), size, bytes,
+                          size < bytes ? " (cut short)" : "");
         File file{name, {}};
         const Json tensors = record.value("tensors", Json::object());
         for (const auto& [tensor, of] : tensors.items()) {

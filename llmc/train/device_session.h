@@ -474,7 +474,7 @@ private:
             if (other.exit_code == kExitRank) throw;
             // The second try of a save may fail as the first one, which is told anyway.
             if (world_.is_first() && std::string(other.what()) != error.what())
-                std::fprintf(stderr, "warning: no checkpoint of step %lld: %s\n", static_cast<long long>(state_.step),
+                std::fprintf(stderr, "warning: no checkpoint of step %ld: %s\n", state_.step,
                              printable(other.what()).c_str());
         }
     }
@@ -482,7 +482,7 @@ private:
     void print_how_to_resume() const {
         const bool by_itself = flags_.resume == "auto" || flags_.resume == flags_.out_dir || flags_.launch.supervise;
         std::printf(
-            "stopped by %s: step %lld is saved in %s; %s\n", end_.stop_reason(), static_cast<long long>(state_.step),
+            "stopped by %s: step %ld is saved in %s; %s\n", end_.stop_reason(), state_.step,
             checkpoint_path(flags_.out_dir, state_.step).c_str(),
             by_itself ? "the same command continues from there" : ("continue with --resume " + flags_.out_dir).c_str());
     }

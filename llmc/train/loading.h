@@ -205,9 +205,8 @@ RunState load_initial_state(const RunRequest& request, uint64_t seed, Ranks& ran
                            });
     share_errors(ranks, [&] {
         require(state.step == request.checkpoint.step,
-                "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
-                request.checkpoint.path.c_str(), static_cast<long long>(state.step),
-                static_cast<long long>(request.checkpoint.step));
+                "%s: state.json is of step %ld, and manifest.json of step %ld; use another checkpoint",
+                request.checkpoint.path.c_str(), state.step, request.checkpoint.step);
     });
     state.updates = state.updates_of(sharded.place.island());
     if (!sharded.outer) state.island_updates.clear();

@@ -65,8 +65,8 @@ public:
         assign(balancer_->micro_batches());
         log_shares(step, balancer_->ms());
         if (world_.is_first())
-            std::printf("balance: %s, after step %lld (%s)\n", text_of(shares_, config_.step.T).c_str(),
-                        static_cast<long long>(step), balancer_->text().c_str());
+            std::printf("balance: %s, after step %ld (%s)\n", text_of(shares_, config_.step.T).c_str(), step,
+                        balancer_->text().c_str());
     }
 
     void step(double ms) {

@@ -115,12 +115,11 @@ public:
         const std::string place = best_step(flags_.out_dir) == step          ? "in " + flags_.out_dir + "/best"
                                   : std::filesystem::exists(folder, ignored) ? "in " + folder
                                                                              : "not kept";
-        std::printf("best validation loss: %.4f at step %lld, %s\n", *state_.best.loss, static_cast<long long>(step),
+        std::printf("best validation loss: %.4f at step %ld, %s\n", *state_.best.loss, step,
                     flags_.save_best ? place.c_str() : "not kept without --save-best");
         if (end_reason == "patience")
-            std::printf("stopped early, at step %lld: no lower loss in the last %lld validations (--patience %lld)\n",
-                        static_cast<long long>(state_.step), static_cast<long long>(state_.best.worse),
-                        static_cast<long long>(flags_.patience));
+            std::printf("stopped early, at step %ld: no lower loss in the last %ld validations (--patience %ld)\n",
+                        state_.step, state_.best.worse, flags_.patience);
         std::fflush(stdout);
     }
 
@@ -185,7 +184,7 @@ private:
             const bool all_know = world_.is_alone() || !together || dynamic_cast<const SharedError*>(&error);
             if (!all_know || (ours && ours->exit_code == kExitRank)) throw;
             if (world_.is_first())
-                std::fprintf(stderr, "warning: no %s at step %lld: %s\n", what, static_cast<long long>(state_.step),
+                std::fprintf(stderr, "warning: no %s at step %ld: %s\n", what, state_.step,
                              printable(error.what()).c_str());
             log_.warning(state_.step, what, error.what());
         }

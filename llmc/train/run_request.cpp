@@ -356,8 +356,8 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
             check_data_is_here(flags);
         });
         if (flags.trains() && flags.steps && ranks.rank == 0 && *flags.steps < request.checkpoint.step)
-            std::fprintf(stderr, "warning: --steps %lld is below the checkpoint's step %lld: nothing is trained\n",
-                         static_cast<long long>(*flags.steps), static_cast<long long>(request.checkpoint.step));
+            std::fprintf(stderr, "warning: --steps %ld is below the checkpoint's step %ld: nothing is trained\n",
+                         *flags.steps, request.checkpoint.step);
         // With `auto`, the folder in which it was found. A rank that does not share rank 0's folder uses its own.
         if (!line.given.has("out-dir"))
             flags.out_dir = line.run.resume == "auto" ? line.run.out_dir : parent_folder(request.checkpoint.path);

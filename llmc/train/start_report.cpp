@@ -40,8 +40,8 @@ RunLog StartReport::begin_log(const RunState& state, const ReadBytes& read_bytes
     const int64_t before = request.resumed() ? 0 : last_step(flags.out_dir);
     RunLog log(flags.out_dir, request.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
     if (before > 0)
-        std::printf("%s: the log of a run that made %lld steps and saved no checkpoint is replaced\n",
-                    log.path().c_str(), static_cast<long long>(before));
+        std::printf("%s: the log of a run that made %ld steps and saved no checkpoint is replaced\n",
+                    log.path().c_str(), before);
     say(printable(flags_by_source(flags.fields(), flags.sources)));
     std::vector<std::string> passed_over;
     for (const PassedOver& other : request.checkpoint.passed_over) passed_over.push_back(other.path + ": " + other.why);

@@ -98,8 +98,7 @@ void HostBarrier::meet_for(const Call& mine) {
         const Call& other = control_->entries[local].call;
         if (other == mine) continue;
         const auto text = [](const Call& call) {
-            return format("%s of %lld bytes at %lld in buffer %lld", call.what, static_cast<long long>(call.bytes),
-                          static_cast<long long>(call.offset), static_cast<long long>(call.buffer));
+            return format("%s of %ld bytes at %ld in buffer %ld", call.what, call.bytes, call.offset, call.buffer);
         };
         throw Error(kExitInternal, format("internal: rank %d calls %s, rank %d %s; please report it", ranks_.rank,
                                           text(mine).c_str(), layout_.local_rank(local), text(other).c_str()));

@@ -59,8 +59,7 @@ SharedMemory SharedMemory::open(const std::string& record, size_t bytes, const s
     const int seals = memory.fd_ >= 0 ? fcntl(memory.fd_, F_GET_SEALS) : -1;
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) refuse(path + " is a file, or memory that can shrink");
     if (uint64_t(file.st_size) < memory.bytes_)
-        refuse(format("%s has %lld bytes, expected %zu", path.c_str(), static_cast<long long>(file.st_size),
-                      memory.bytes_));
+        refuse(format("%s has %ld bytes, expected %zu", path.c_str(), file.st_size, memory.bytes_));
     memory.map(true);
     memory.close();
     return memory;

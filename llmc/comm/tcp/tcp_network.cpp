@@ -104,10 +104,7 @@ private:
     }
 
     static void check(const Flow& flow) {
-        const auto text = [](const Label& label) {
-            return format("%llu of %llu", static_cast<unsigned long long>(label.number),
-                          static_cast<unsigned long long>(label.bytes));
-        };
+        const auto text = [](const Label& label) { return format("%lu of %lu", label.number, label.bytes); };
         const char* const name = flow.peer->name.c_str();
         if (flow.got.key != flow.label.key)
             throw Error(kExitRank, format("%s sends something that is not of this run", name));

@@ -17,9 +17,8 @@ constexpr size_t kAlignment = 256;  // bytes, of the parts of the workspace
 std::string version_text() { return library_text("cuDNN", CUDNN_VERSION, cudnnGetVersion()); }
 
 std::string text_of(const AttentionShape& s, bool is_backward) {
-    return format("attention_%s B %lld T %lld NH %lld NKV %lld HS %lld window %lld",
-                  is_backward ? "backward" : "forward", (long long)s.B, (long long)s.T, (long long)s.NH,
-                  (long long)s.NKV, (long long)s.HS, (long long)s.window);
+    return format("attention_%s B %ld T %ld NH %ld NKV %ld HS %ld window %ld", is_backward ? "backward" : "forward",
+                  s.B, s.T, s.NH, s.NKV, s.HS, s.window);
 }
 
 // `subject`: the op and its shape. Exit code 2 if another library or driver would help, else 1.
@@ -307,7 +306,7 @@ private:
                 found.push_back(add(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "an engine").get());
             if (!found.empty()) results(found);
             for (int64_t i = 0; i < count; i++)
-                if (accept(found[size_t(i)], format("%d.%lld", int(mode), (long long)i))) return true;
+                if (accept(found[size_t(i)], format("%d.%ld", int(mode), i))) return true;
         }
         return false;
     }

@@ -41,17 +41,15 @@ inline std::string why_not_cudnn(const AttentionShape& shape, int compute_capabi
     if (version < 91002) return format("cuDNN %zu is older than 9.10.2", version);
     if (deterministic && is_blackwell(compute_capability) && version < 91800)
         return "cuDNN before 9.18 has no deterministic backward for Blackwell";
-    if (shape.NKV < 1 || shape.NH % shape.NKV != 0)
-        return format("%lld heads cannot share %lld", (long long)shape.NH, (long long)shape.NKV);
+    if (shape.NKV < 1 || shape.NH % shape.NKV != 0) return format("%ld heads cannot share %ld", shape.NH, shape.NKV);
     const int64_t largest = compute_capability / 10 == 9 ? 256 : 128;
     if (shape.HS % 8 != 0 || shape.HS > largest)
-        return format("head size %lld: cuDNN has multiples of 8 up to %lld here", (long long)shape.HS,
-                      (long long)largest);
+        return format("head size %ld: cuDNN has multiples of 8 up to %ld here", shape.HS, largest);
     if (shape.T < 2) return "sequences of one token";
     if (shape.T >= int64_t(1) << 24) return "sequences of 2^24 tokens or more";
     // Up to 9.15 backward reads beyond the last key.
     if (version < 91600 && shape.T % 128 != 0)
-        return format("sequences of %lld: cuDNN before 9.16 wants multiples of 128", (long long)shape.T);
+        return format("sequences of %ld: cuDNN before 9.16 wants multiples of 128", shape.T);
     return "";
 }
 

@@ -229,10 +229,12 @@ DEVICE void atomic_add(uint64_t* to, uint64_t value) {
 // The maximum of magnitudes as bits, which is the same in any order, too.
 DEVICE void atomic_largest(float* to, uint32_t bits) { atomicMax(reinterpret_cast<uint32_t*>(to), bits); }
 
-// Sums and maxima over a warp; every lane gets the result. The order is fixed: the same bits each time.
-DEVICE float warp_sum(float x) {
+// Sums and maxima over a warp, the sum also over each group of adjacent lanes; every lane gets the result. The order is
+// fixed: the same bits each time.
+template <int lanes = kWarp, class T>
+DEVICE T warp_sum(T x) {
 #pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+    for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
     return x;
 }
 DEVICE float warp_max(float x) {

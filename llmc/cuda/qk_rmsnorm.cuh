@@ -16,10 +16,9 @@ Requires  HS % Pack<T>::size == 0, HS <= 256, pointers 16-byte aligned
 #include <algorithm>
 #include <type_traits>
 #include "llmc/base/check.h"     // ensure
-#include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/limits.h"    // check_head_size
 #include "llmc/cuda/reduce.cuh"  // add_partials
-#include "llmc/cuda/rotary.cuh"  // group_sum
 #include "llmc/ops/attention.h"  // AttentionShape
 #include "llmc/ops/op_cost.h"    // kQkRmsnormBackward, kQkRmsnormForward
 
@@ -46,7 +45,7 @@ __global__ void __launch_bounds__(kQkNormThreads)
         store16(saved + item * HS + column(i), x[i]);
         for (int k = 0; k < P; k++) squares = fmaf(to_float(x[i][k]), to_float(x[i][k]), squares);
     }
-    const float s = 1 / sqrtf(group_sum<kGroup>(squares) / float(HS) + eps);
+    const float s = 1 / sqrtf(warp_sum<kGroup>(squares) / float(HS) + eps);
     if (!active) return;
     if (lane == 0) rstd[item] = s;
     for (int i = 0; i < kPacks; i++) {
@@ -93,7 +92,7 @@ __global__ void __launch_bounds__(kQkNormThreads)
                     dk[i][k] = fmaf(d, x[i][k], dk[i][k]);
             }
         }
-        const float mean = group_sum<kGroup>(sum) / float(HS);
+        const float mean = warp_sum<kGroup>(sum) / float(HS);
         for (int i = 0; i < kPacks; i++) {
             if (!active || column(i) >= HS) continue;
             Pack<T> dx;

@@ -139,15 +139,11 @@ inline constexpr int kSumThreads = 1024;
 // By a block of kSumThreads; thread 0 gets the sum. `shared` holds kWarp doubles.
 template <class T>
 DEVICE double sum_in_double(const T* values, int64_t n, double* shared) {
-    const auto warp_sum_in_double = [](double x) {
-        for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
-        return x;
-    };
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     double sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += kSumThreads) sum += double(values[i]);
-    sum = warp_sum_in_double(sum);
+    sum = warp_sum(sum);
     if (lane == 0) shared[warp] = sum;
     __syncthreads();
-    return warp_sum_in_double(shared[lane]);
+    return warp_sum(shared[lane]);
 }

@@ -16,20 +16,13 @@ Requires  HS % 8 == 0, HS <= 256, pointers 16-byte aligned. In bf16 the second h
 #include <algorithm>
 #include <type_traits>
 #include "llmc/base/check.h"     // require, ensure
-#include "llmc/cuda/device.cuh"  // Pack, load16, store16, load_floats, launch
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, load_floats, warp_sum, launch
 #include "llmc/cuda/limits.h"    // check_rotary_head_size
 #include "llmc/ops/attention.h"  // AttentionShape
 #include "llmc/ops/op_cost.h"    // rotary_backward_cost, rotary_forward_cost
 #include "llmc/ops/rotary.h"     // RotaryOptions
 
 inline constexpr int kRotaryMaxThreads = 256;
-
-template <int kGroup>
-DEVICE float group_sum(float x) {
-#pragma unroll
-    for (int offset = kGroup / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
-    return x;
-}
 
 // P adjacent elements of a row: a pack, or four elements that are read and written one by one.
 template <class T>
@@ -81,7 +74,7 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
         }
         float factor = scale;
         if (rstd) {
-            const float s = 1 / sqrtf(group_sum<kGroup>(squares) / float(HS) + eps);
+            const float s = 1 / sqrtf(warp_sum<kGroup>(squares) / float(HS) + eps);
             if (active && at == 0) rstd[n * heads + head] = s;
             factor *= s;
         }
@@ -123,7 +116,7 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
                 }
                 factor *= rstd[n * heads + head];
             }
-            along = group_sum<kGroup>(sum) / (float(HS) * scale * scale);
+            along = warp_sum<kGroup>(sum) / (float(HS) * scale * scale);
         }
         if (!active) continue;
         for (int k = 0; k < P; k++) {

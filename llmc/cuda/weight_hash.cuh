@@ -15,7 +15,7 @@ Requires  x 16-byte aligned; first_index a multiple of 8/sizeof(T)
 #include <algorithm>
 #include "llmc/base/check.h"     // ensure
 #include "llmc/base/rng.h"       // mix64
-#include "llmc/cuda/device.cuh"  // Pack, load16_below, atomic_add, launch
+#include "llmc/cuda/device.cuh"  // Pack, load16_below, warp_sum, atomic_add, launch
 
 inline constexpr int kHashThreads = 256, kHashPacks = 4, kHashBlocksPerSm = 6;
 
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kHashThreads)
         }
     }
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) own += __shfl_xor_sync(kAllLanes, own, offset);
+    own = warp_sum(own);
     if (lane == 0) shared[warp] = own;
     __syncthreads();
     if (threadIdx.x > 0) return;

@@ -45,8 +45,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int i = 0; i < x.size; i++) D = fmaf(to_float(x[i]), to_float(y[i]), D);
     }
-#pragma unroll
-    for (int offset = lanes / 2; offset > 0; offset /= 2) D += __shfl_xor_sync(kAllLanes, D, offset);
+    D = warp_sum<lanes>(D);
     if (row >= rows || lane != 0) return;
     const int64_t head = b * s.NH + h;
     float* block = stats + (head * (padded_T / kFlashTile) + t / kFlashTile) * kStatsBlock + t % kFlashTile;

@@ -13,12 +13,12 @@ import sys
 
 BUDGET = {
     "lines of llmc/ (sources, with comments)": 53_880,
-    "sources of llmc/": 429,
+    "sources of llmc/": 430,
     "sources of one folder of llmc/": 58,
     "files of scripts/": 33,
     "flags of `train_gpt train`": 85,
     "words of README.md and doc/": 30_400,
-    "words of dev/LOG.md and dev/log/": 14_200,
+    "words of dev/LOG.md and dev/log/": 14_430,
     "lines of Makefile and make/": 708,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

@@ -197,8 +197,8 @@ void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, i
 // c (M, N) (=, +=) a (M, K) times packed micro-panels of B, on the calling thread; K <= kBlockK<T>, or kTileBlockK
 // with tiles
 template <class T>
-void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<T>& a,
-                     const float* panels, Write write, TileKernel tiles = tile_kernel_of<T>()) {
+void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<T>& a, const float* panels,
+                     Write write, TileKernel tiles = tile_kernel_of<T>()) {
     if constexpr (std::is_same_v<T, bf16>)
         if (tiles) return tiles(c, c_row, M, N, K, a, panels, write);
     const Addend before = write == Write::add ? Addend{c, c_row} : Addend{};

@@ -7,8 +7,8 @@
 
 Prints the program's output for each round. For each model and type, the round with the median fraction of the roofline
 counts. Also measures how many cores other processes used meanwhile. Writes doc/results/cpu-steps.json, where new results
-replace older ones of the same model and type, and the section between the markers of doc/performance.md. Needs only
-Python 3.
+replace older ones of the same class of processors, model and type, and the section between the markers of
+doc/performance.md, with a table per class. Needs only Python 3.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "dev/results"))
-from against_pytorch import CONFIGS, facts, start  # noqa: E402
+from against_pytorch import CONFIGS, classes, facts, results_of, start  # noqa: E402
 from bench_scaling import NOT_MEASURED, PAGE, UserError, busy_s, renew_page  # noqa: E402
 
 RESULTS = ROOT / "doc/results/cpu-steps.json"
@@ -72,10 +72,12 @@ def where(result):
 
 
 def page_text(results):
-    if not results:
-        return NOT_MEASURED
+    return "\n".join(class_text(results_of(results, name)) for name in classes(results)) or NOT_MEASURED
+
+
+def class_text(results):
     first = results[0]
-    text = f"{first['machine']}, {first['threads']} threads, {first['date']}:\n\n"
+    text = f"{first['class']} ({first['machine']}), {first['threads']} threads, {first['date']}:\n\n"
     text += "| model | type | tok/s | ms per step | of the roofline | where the time goes |\n|---|---" + "|--:" * 3 + "|---|\n"
     for r in results:
         if r["config"] == "124M-64":
@@ -96,8 +98,9 @@ def page_text(results):
 
 
 def save(path, results, new):
-    kept = {(r["config"], r["dtype"]): r for r in [*results, new]}
-    results[:] = [kept[key] for key in ((config, dtype) for config in CONFIGS for dtype in DTYPES) if key in kept]
+    kept = {(r["class"], r["config"], r["dtype"]): r for r in [*results, new]}
+    order = [(name, config, dtype) for name in classes(results + [new]) for config in CONFIGS for dtype in DTYPES]
+    results[:] = [kept[key] for key in order if key in kept]
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 

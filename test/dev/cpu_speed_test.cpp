@@ -147,6 +147,15 @@ TEST_CASE("cpu_steps takes the round in the middle, and says where its time went
                           "--models mid --dtypes fp32 --threads 2 --program 'python3 " + page.folder / "fake.py" + "'")
               .exit_code == 1);
     CHECK(read_file(page.path) == before);
+    // What another class of processors reached stays beside it.
+    run("sed -i 's/\"class\": \"[^\"]*\"/\"class\": \"Another class\"/' " + page.folder / "results.json");
+    write_file_atomically(page.folder / "new.py", kFake);
+    CHECK(page.written_by("cpu_steps.py",
+                          "--threads 2 --models mid --dtypes fp32 --program 'python3 " + page.folder / "new.py" + "'")
+              .exit_code == 0);
+    CHECK(contains(page.from("Another class ("), "2 threads"));
+    const std::string text = read_file(page.path), row = "| mid | fp32 | 128000 |";
+    CHECK((text.find(row) != text.rfind(row)));
 }
 
 TEST_CASE("products_against_pytorch adds up a step's products", "[cpu_speed]") {

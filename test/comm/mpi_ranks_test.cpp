@@ -126,7 +126,7 @@ TEST_CASE("under mpirun, an error of one rank ends all", "[mpi_ranks][mpi]") {
 }
 
 TEST_CASE("each MPI rank: one does not come", "[.rank]") {
-    const std::unique_ptr<Ranks> ranks = join_all(2);
+    const std::unique_ptr<Ranks> ranks = join_all(8);  // also how long starting them may take
     ranks->watchdog()->set_step(3);
     if (ranks->rank == 2) sleep_s(30);
     ranks->barrier();
@@ -134,11 +134,11 @@ TEST_CASE("each MPI rank: one does not come", "[.rank]") {
 
 TEST_CASE("under mpirun, a rank that does not come is named", "[mpi_ranks][mpi]") {
     if (!has_mpi()) return;
-    const Finished ended = mpirun(3, this_test("each MPI rank: one does not come"), 20);
+    const Finished ended = mpirun(3, this_test("each MPI rank: one does not come"), 40);
     INFO(ended.out << ended.err);
     CHECK(ended.exit_code == kExitRank);
     // Rank 0 alone knows who is missing; rank 1 has waited as long, and may be the first to say so.
-    const std::string late = "the exchange of records in step 3 was not over after 2 s";
+    const std::string late = "the exchange of records in step 3 was not over after 8 s";
     CHECK((contains(ended.err, "error: rank 0: " + late + "; not there yet: rank 2\n") ||
            contains(ended.err, "error: rank 1: " + late + "; not there yet: rank 0, or whom it waits for\n")));
 }

@@ -60,6 +60,13 @@ CLAIMS = [
     ),
     (
         "README.md",
+        r"\| nanoGPT's CPU model in fp32 on an Intel with AVX-512, tokens per second \| (\d+) \| ([\d.]+)x PyTorch 2.13 at its best \|",
+        "doc/performance.md",
+        r"Intel, AVX-512[^\n]*PyTorch[\s\S]*?\| small: .* \| fp32 \| (\d+) \|(?:[^|]*\|){3} ([\d.]+) \|",
+        (0, 1),
+    ),
+    (
+        "README.md",
         r"2000 steps in fp32: validation loss \| ([\d.]+) in (\d+) s \|",
         "doc/performance.md",
         r"2000 steps in fp32 and eight validations: (\d+) s from start to end, validation loss ([\d.]+)",
@@ -157,6 +164,7 @@ PROOFS = {
     "What is measured": {
         "GPT-2 124M in bf16, T = 256, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
         "nanoGPT's CPU model in bf16, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
+        "nanoGPT's CPU model in fp32 on an Intel with AVX-512, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
         "nanoGPT's CPU example, 2000 steps in fp32: validation loss": "dev/bench/against_pytorch.py scripts/quickstart.sh",
         "GPT-2 124M in bf16, decoding on one core (Zen 4), tokens per second": "doc/results/decode-against-transformers.json "
         "dev/bench/decode_against_transformers.py dev/interop/check_servers.py",

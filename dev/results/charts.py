@@ -33,8 +33,8 @@ BAR, GAP, SPACE = 15, 3, 17  # a bar, between the bars of a group, between group
 NAMES = {
     "small": "0.8M, T = 64",
     "mid": "11M, T = 256",
-    "124M-64": "GPT-2 124M, T = 64",
-    "124M-256": "GPT-2 124M, T = 256",
+    "124M-64": "124M, T = 64",
+    "124M-256": "124M, T = 256",
 }
 
 
@@ -98,15 +98,15 @@ def cpu_chart(theme):
             times = ratio(turns, fastest, key)
             rate = B * T / statistics.median(turns[key]["ms"]) * 1e3
             bars.append((color, None, times, None, f"{times:.2f}x, {thousands(rate)} tok/s"))
-        machine = "" if len(classes(results)) == 1 else f", {result['class']}"
+        machine = "" if len(classes(results)) == 1 else ", " + result["class"].split(",")[0].removeprefix("AMD ")
         groups.append((NAMES[result["config"]] + machine, bars))
     first = results[0]
     highest = max(bar[2] for _, bars in groups for bar in bars)
     return chart(
         theme,
         "Training on two CPU cores, beside PyTorch: measured",
-        f"Times the speed of PyTorch at its best (compiled, bf16). {first['machine']}, {first['threads']} threads, "
-        f"PyTorch {first['torch'].split('+')[0]}, {first['date']}.",
+        f"Times the speed of PyTorch {first['torch'].split('+')[0]} in its fastest mode. {' and '.join(classes(results))}, "
+        f"{first['threads']} threads.",
         groups,
         range(int(highest) + 1),
         lambda mark: f"{mark}x",

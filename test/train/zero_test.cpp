@@ -382,7 +382,7 @@ TEST_CASE("ranks that resume read what they own, and verify a share each", "[zer
 }
 
 // The sanitizers watch loading and saving in the tests above.
-TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any other way", "[zero][plain]") {
+TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any other way", "[zero][plain][slow]") {
     struct Way {
         int ranks;
         FlagMap how;

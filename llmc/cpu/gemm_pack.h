@@ -19,9 +19,9 @@ because the second of a pair is added first.
 #include "llmc/cpu/gemm_plan.h"  // kMR, kNR, kPair
 #include "llmc/cpu/simd.h"
 
-// A matrix in memory: element (i, j) is data[i * row + j * col]. BLIS calls the strides rs and cs. Pass it by
-// reference: by value it is written to the stack in parts and copied whole. Processors do not forward the parts to such
-// a load, so it waits until all stores before it, of a tile of C for example, have reached the cache.
+// A matrix in memory: element (i, j) is data[i * row + j * col]. BLIS calls the strides rs and cs. What is called for
+// each tile takes it by reference: by value it is written to the stack in parts and copied whole. Processors do not
+// forward the parts to such a load, so it waits until all stores before it, of a tile of C, have reached the cache.
 template <class T>
 struct Strided {
     const T* data;

@@ -57,7 +57,7 @@ inline std::string command_of(const FlagMap& flags, const std::string& name = "t
     if (lines.empty()) return command;
     const std::string path =
         (place.empty() ? flags.at("out-dir") : place) + "." + hex64(xxh3(lines.data(), lines.size())) + ".cfg";
-    put_file(path, lines);
+    write_file_atomically(path, lines);  // a rank that has started may be reading it
     return command + " --config='" + path + "'";
 }
 

@@ -121,7 +121,8 @@ void with_qk_norm_groups(int64_t HS, Start start) {
     check_head_size<T>(HS);
     const int64_t packs = HS / Pack<T>::size;
     constexpr integral_constant<int, 1> one;
-    if (packs > kWarp) return start(integral_constant<int, 2>(), integral_constant<int, kWarp>());
+    if constexpr (kMaxHeadSize / Pack<T>::size > kWarp)
+        if (packs > kWarp) return start(integral_constant<int, 2>(), integral_constant<int, kWarp>());
     const auto try_group = [&](auto group) {
         if (packs <= group && (group == 1 || packs > group / 2)) start(one, group);
     };

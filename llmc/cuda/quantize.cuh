@@ -251,7 +251,7 @@ void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, c
     require(cols % (parts * kFp8Multiple) == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
             "quantize of (%ld, %ld): fp8 needs multiples of %ld", rows, part_cols, kFp8Multiple);
     const int64_t tiles = ceil_div(rows, kQuantizeTile);
-    ensure(!column_sums || (hidden && parts == 1) || activation == Activation::none);
+    ensure(!column_sums || (hidden && parts == 1) || (activation == Activation::none && std::is_same_v<Fp8, e5m2>));
     ensure(!hidden || (notes.amax && activation != Activation::none));
     float* partials = column_sums ? cuda.workspace_of<float>(tiles * cols) : nullptr;
     const dim3 grid(unsigned(ceil_div(part_cols, kQuantizeTile / parts)), unsigned(tiles));
@@ -262,16 +262,20 @@ void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, c
             constexpr bool kIsGradient = how == Quantizing::gradient, kIsSwiglu = kOf == Activation::swiglu;
             // One kernel serves gradients with and without column sums, except SwiGLU's, which never have them.
             constexpr bool kSums = kIsGradient && !kIsSwiglu;
-            if constexpr (!kIsGradient || kOf != Activation::none) {
+            // Inputs and weights are e4m3, gradients e5m2.
+            constexpr bool kIsE5m2 = std::is_same_v<Fp8, e5m2>;
+            if constexpr (kIsGradient ? kIsE5m2 && kOf != Activation::none : !kIsE5m2 || kOf == Activation::none) {
                 const auto plain = quantize_kernel<Fp8, T, kSums, kOf, how>;
                 const auto summing = [&] {
-                    if constexpr (kIsGradient)
+                    if constexpr (kIsGradient || !kIsE5m2)
                         return plain;
                     else
                         return quantize_kernel<Fp8, T, true, Activation::none, how>;
                 }();
                 launch(cuda, "quantize", column_sums ? summing : plain, grid, kQuantizeThreads, 0, out, out_transposed,
                        inverse_scale, partials, inp, hidden, amax, notes, rows, cols);
+            } else {
+                ensure(!"a gradient in e4m3, or an activation in e5m2");
             }
         });
     };

@@ -147,7 +147,8 @@ void with_rotary_groups(const AttentionShape& shape, const float* rstd, const Ro
     };
     try_group(integral_constant<int, 1>()), try_group(integral_constant<int, 2>());
     try_group(integral_constant<int, 4>()), try_group(integral_constant<int, 8>());
-    try_group(integral_constant<int, 16>()), try_group(integral_constant<int, 32>());
+    try_group(integral_constant<int, 16>());
+    if constexpr (kMaxHeadSize / 2 > 16 * P) try_group(integral_constant<int, 32>());
 }
 
 template <class T>

@@ -33,6 +33,7 @@ void check_against_cpu(int64_t rows, int64_t cols, bool with_transposed, const F
     CHECK(same_bits(d_inverse.get(), inverse));
     check_equal("out", bits_of(d_out.values()), bits_of(out));
     if (with_transposed) check_equal("out_transposed", bits_of(d_transposed.values()), bits_of(transposed));
+    if (std::is_same_v<Fp8, e4m3>) return;  // sums are of gradients
 
     const auto again = twice_the_same([&] {
         OnDevice<Fp8> other(cuda, n), other_transposed(cuda, n);
@@ -99,7 +100,6 @@ TEMPLATE_TEST_CASE("quantizing an activation on a GPU has the bits of the activa
             absmax(cuda, amax.data, from, n, how, cols);
             quantize(cuda, out.data, transposed.data, inverse.data, from, amax.data, rows, cols, nullptr, how);
             std::vector results{amax.get(), inverse.get(), bits_of(out.values()), bits_of(transposed.values())};
-            if (activation != Activation::swiglu) return results;
             const OnDevice<float> delayed(cuda, Floats{1.25f});
             OnDevice<float> noted(cuda, Floats{0});
             quantize<e4m3, T>(cuda, out.data, transposed.data, inverse.data, from, delayed.data, rows, cols, nullptr,

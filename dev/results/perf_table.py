@@ -158,8 +158,9 @@ def against(what, low, mid, high, measured, unit, notes):
 
 def predicted_table(predicted, rows, notes):
     """A row for each prediction: predicted, measured, and the reason for the deviation."""
-    runs = {(row["run"], row["attention"]): row["tokens_per_second"] for row in rows if row["type"] == "train" and "run" in row}
-    lines = [against(p["what"], p["low"], p["mid"], p["high"], runs.get((p["run"], p["attention"])), "tok/s", notes)
+    same = ("run", "attention", "batch")  # another batch is another prediction
+    runs = {tuple(row.get(key) for key in same): row["tokens_per_second"] for row in rows if row["type"] == "train"}
+    lines = [against(p["what"], p["low"], p["mid"], p["high"], runs.get(tuple(p[key] for key in same)), "tok/s", notes)
              for p in predicted["runs"]]  # fmt: skip
     ops = [row for row in rows if row["type"] == "op"]
     for p in predicted["micro_step"]:

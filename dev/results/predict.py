@@ -163,7 +163,8 @@ def beside_measurements(gpu):
     for what, run, attention, flags, environment in MEASURED:
         facts, _ = plan(["--gpu", gpu, *flags], environment)
         low, mid, high = cases(facts, "tokens_per_s")
-        runs.append({"what": what, "run": run, "attention": attention, "low": low, "mid": mid, "high": high})
+        batch = "auto" if "auto" in flags else f"{facts['batch_size']} x {facts['micro_batches']}"
+        runs.append({"what": what, "run": run, "attention": attention, "batch": batch, "low": low, "mid": mid, "high": high})
     _, events = plan(["--gpu", gpu, "--model", "gpt2-124M", "--batch-size", "32", "--total-batch-size", "32768"])
     launches = [event for event in events if event["ph"] == "X"]
     parts = []

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CARRIED = ROOT / ".deps/carried.tar.xz"  # scripts/carry_deps.sh --programs
 UNPACKED = ROOT / "build/carried"  # and what says so
-RUNS = ROOT / "build/cuda/gpu_check_run"  # what training runs leave, until they are judged
+SHM = pathlib.Path("/dev/shm")
+SHM_BYTES = 8e9  # free in memory: four checkpoints of GPT-2 124M
 GRACE_S = 3  # between SIGTERM and SIGKILL
 # Where programs lie that the Makefile made.
 BUILT = {"train_gpt": "train_gpt", "tokenize": "data/tokenize", "gpu-tests": "build/cuda/gpu-tests"}
@@ -37,6 +39,18 @@ class OutOfTime(Exception):
     """The step or the part is over."""
 
 
+def runs_folder():
+    """What training runs leave, until they are judged: in memory where there is room, for a slow disk takes minutes."""
+    if os.environ.get("RUNS"):
+        return pathlib.Path(os.environ["RUNS"]) / "gpu_check_run"
+    if SHM.is_dir() and shutil.disk_usage(SHM).free > SHM_BYTES:
+        return SHM / f"gpu_check{str(ROOT).replace('/', '-')}"
+    return ROOT / "build/cuda/gpu_check_run"
+
+
+RUNS = runs_folder()
+
+
 def benches():
     return sorted(path.stem for path in (ROOT / "dev/bench").glob("*.cu"))
 
@@ -46,9 +60,9 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def end_group(process):
-    """Ends a command and all that it started."""
-    for sign, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 30)):
+def end_group(process, at_once=False):
+    """Ends a command and all that it started. at_once: before it can write what nobody will read."""
+    for sign, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 30))[at_once:]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -82,6 +96,8 @@ class Part:
         self.failed = self.missed = 0
         self.log = open(out / f"{name}.log", "ab", buffering=0)
         self.peak = None  # FLOP/s of a large GEMM in bf16, once it is measured
+        self.tested = set()  # topics whose tests have run
+        self.broken = set()  # the values of --attention whose tests have failed
         self.programs = {}
         self.carried = None  # whether programs that were carried along are used; None: not looked yet
 
@@ -180,7 +196,7 @@ class Part:
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            end_group(process)
+            end_group(process, at_once=stopped)
             process.stdout.close()
         text.append(rest.decode(errors="replace"))
         code = 0 if stopped else process.returncode if process.returncode >= 0 else 128 - process.returncode

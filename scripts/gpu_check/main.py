@@ -12,6 +12,7 @@ import sys
 import time
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2] / "dev/results"))  # perf_table
+import training  # noqa: E402
 from harness import ROOT, RUNS, OutOfTime, Part, gpu_name, smi  # noqa: E402
 from parts import ALIASES, ALL, PARTS  # noqa: E402
 
@@ -56,11 +57,24 @@ def folder_for(part):
     return ROOT / "doc/results" / f"{short}-{datetime.date.today().isoformat()}" / part
 
 
+def say_expected(part, seconds):
+    """How long each step should take, by the rates of `plan`, and all of them together."""
+    steps = [step for step in PARTS[part.name] if step.expected or step.trains]
+    if not steps:
+        return
+    part.say(f"  expected seconds, by what plan predicts for {training.predicted_gpu()}:")
+    for step in steps:
+        part.say(f"    {step.name:<20} {step.expected_s():4.0f}{'  if time is left' if step.spare else ''}")
+    whole = sum(step.expected_s() for step in steps if not step.spare)
+    part.say(f"    {'in all':<20} {whole:4.0f} of {seconds:.0f}")
+
+
 def run_part(name, out, seconds):
     """Whether nothing of it failed."""
     part = Part(name, out, seconds)
     print(f"==== {name}", flush=True)
     began = time.monotonic()
+    say_expected(part, seconds)
     try:
         for step in PARTS[name]:
             part.step_began = time.monotonic()
@@ -96,6 +110,7 @@ def main():
     seconds = float(os.environ.get("LIMIT", SECONDS))
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    shutil.rmtree(RUNS, ignore_errors=True)  # of a call that was killed
     good = True
     cleaned = set()
     for name in asked:

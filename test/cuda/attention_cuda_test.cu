@@ -200,7 +200,7 @@ TEST_CASE("attention's kernels are right for narrow heads over many tiles", "[at
 }
 
 // Same formulas, same roundings: what holds for our kernels holds for cuDNN's.
-TEST_CASE("cuDNN's attention is right where it has kernels", "[attention]" ON_DEVICE) {
+TEST_CASE("cuDNN's attention is right where it has kernels", "[attention][cudnn]" ON_DEVICE) {
     const auto [T, NH, NKV, HS, window] = GENERATE(table<int, int, int, int, int>(
         {{64, 2, 2, 64, -1}, {200, 2, 2, 64, -1}, {200, 4, 2, 128, -1}, {256, 2, 1, 64, 63}, {256, 2, 2, 128, 64}}));
     if (kWatched && T > 64) return;  // what is emulated for it is no kernel of ours

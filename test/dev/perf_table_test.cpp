@@ -6,7 +6,7 @@
 namespace {
 
 std::string bench_row(const std::string& what, const std::string& bound, double median_ms, const std::string& more) {
-    return format(R"({"type": "bench", "op": "x", "what": "%s", "shape": "124M", "device": "NVIDIA H200", )"
+    return format(R"({"type": "bench", "op": "x", "what": "%s", "shape": "124M", "device": "NVIDIA H100", )"
                   R"("dtype": "bf16", "bound": "%s", "runs": 50, "median_ms": %g, "min_ms": %g, "p90_ms": %g, )"
                   R"("bytes": 4e9, "flops": 8e11, "peak": %s%s})",
                   what.c_str(), bound.c_str(), median_ms, median_ms - 0.1, median_ms + 0.1,
@@ -14,7 +14,7 @@ std::string bench_row(const std::string& what, const std::string& bound, double 
            "\n";
 }
 
-const std::string kMachine = R"({"GPU": "NVIDIA H200", "driver": "580.1"})";
+const std::string kMachine = R"({"GPU": "NVIDIA H100", "driver": "580.1"})";
 
 // A folder of results and a page to write them into.
 struct Results {
@@ -53,10 +53,13 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     write_file_atomically(
         results.folder / "results.jsonl",
         read_file(results.folder / "results.jsonl") +
-            R"({"type": "train", "run": "124M", "what": "GPT-2 124M", "attention": "own", "tokens_per_second": 561234.5,)"
-            R"( "step_ms": 934.1, "mfu_percent": 60.25})"
+            R"({"type": "train", "run": "124M", "what": "GPT-2 124M", "attention": "own", "batch": "32 x 16",)"
+            R"( "tokens_per_second": 561234.5, "step_ms": 934.1, "mfu_percent": 60.25})"
             "\n"
-            R"({"type": "comm", "what": "all-reduce", "device": "NVIDIA H200", "how": "NCCL 2", "ranks": 8, )"
+            R"({"type": "train", "run": "124M", "what": "GPT-2 124M, B 8", "attention": "cudnn", "batch": "8 x 2",)"
+            R"( "tokens_per_second": 1, "step_ms": 1})"
+            "\n"
+            R"({"type": "comm", "what": "all-reduce", "device": "NVIDIA H100", "how": "NCCL 2", "ranks": 8, )"
             R"("hosts": 1, "buffer": 4096, "calls": 9, "us": 30.25, "bus_gb_per_s": 0.238})"
             "\n"
             R"({"type": "check", "part": "first", "check": "doctor", "result": "FAILED", "note": "a | b", "seconds": 1})"
@@ -68,7 +71,7 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     REQUIRE(written.exit_code == 0);
     CHECK(results.table("--check").exit_code == 0);
 
-    CHECK(results.line("GPU | N") == "| GPU | NVIDIA H200 |");
+    CHECK(results.line("GPU | N") == "| GPU | NVIDIA H100 |");
     CHECK(results.line("gelu_forward") ==
           "| gelu_forward, 124M, bf16 | 1250.0 | 1150.0 to 1350.0 | 3200 GB/s | 80 % | "
           "copy 1000.0 us (1.25 x) | 85 %: **missed** |");
@@ -88,6 +91,7 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     const std::string own = "GPT-2 124M, B 32, own attention", cudnn = "GPT-2 124M, B 32, cuDNN";
     CHECK(results.line(own) == "| " + own + " | " + predicted_rate(own) + " | 561234 tok/s | " +
                                    beside_predicted(own, "mid", 561234.5) + " | a cooler card |");
+    // Another batch is no measurement of what was predicted.
     CHECK(results.line(cudnn) == "| " + cudnn + " | " + predicted_rate(cudnn) + " | not measured |  |  |");
     CHECK(contains(read_file(results.page), "4000 GB/s copied, 800 TFLOP/s in bf16"));
     // The text around the table stays, and writing again changes nothing.

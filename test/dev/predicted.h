@@ -1,4 +1,4 @@
-// Predictions from doc/results/predicted-h200.json, as dev/results/perf_table.py prints them.
+// Predictions from doc/results/predicted-GPU.json, as dev/results/perf_table.py prints them.
 #pragma once
 #include <cstdlib>
 #include <string>
@@ -6,8 +6,8 @@
 #include "test/testing.h"
 
 // The number after `key` in the object with this "what".
-inline double predicted_number(const std::string& what, const std::string& key) {
-    const std::string text = read_file("doc/results/predicted-h200.json");
+inline double predicted_number(const std::string& what, const std::string& key, const std::string& gpu = "h100") {
+    const std::string text = read_file("doc/results/predicted-" + gpu + ".json");
     const size_t at = text.find("\"what\": \"" + what + "\"");
     REQUIRE(at != std::string::npos);
     const size_t number = text.find("\"" + key + "\": ", at);
@@ -15,11 +15,12 @@ inline double predicted_number(const std::string& what, const std::string& key) 
     return std::strtod(text.c_str() + number + key.size() + 4, nullptr);
 }
 // "567000 (532000 to 600000) tok/s"
-inline std::string predicted_rate(const std::string& what) {
-    return format("%g (%g to %g) tok/s", predicted_number(what, "mid"), predicted_number(what, "low"),
-                  predicted_number(what, "high"));
+inline std::string predicted_rate(const std::string& what, const std::string& gpu = "h100") {
+    return format("%g (%g to %g) tok/s", predicted_number(what, "mid", gpu), predicted_number(what, "low", gpu),
+                  predicted_number(what, "high", gpu));
 }
 // "-12 %": the deviation of a measurement from the prediction.
-inline std::string beside_predicted(const std::string& what, const std::string& key, double measured) {
-    return format("%+.0f %%", 100 * measured / predicted_number(what, key) - 100);
+inline std::string beside_predicted(const std::string& what, const std::string& key, double measured,
+                                    const std::string& gpu = "h100") {
+    return format("%+.0f %%", 100 * measured / predicted_number(what, key, gpu) - 100);
 }

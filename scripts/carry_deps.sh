@@ -6,14 +6,17 @@
 #   scripts/carry_deps.sh --wheels [DIR] also the headers of cuBLAS, cuDNN and NCCL from NVIDIA's wheels, for a machine
 #                                        that has only the libraries. DIR: a folder with .whl files, or
 #                                        site-packages/nvidia; default: Python's own, else pip downloads them (1 GB)
-#   scripts/carry_deps.sh --programs     also the programs that make VARIANT=cuda has built here, stripped: those that exist of
-#                                        ./train_gpt, data/tokenize, build/cuda/gpu-tests, build/cuda/bench/*
+#   scripts/carry_deps.sh --programs     also the programs that make VARIANT=cuda has built here, stripped: ./train_gpt,
+#                                        data/tokenize, build/cuda/gpu-tests, those of build/cuda/bench/ that are there.
+#                                        Exit code 2 if scripts/gpu_check.sh first needs another one, or one is linked
+#                                        with what is not there: MPI, or other versions of NVIDIA's libraries
+#   scripts/carry_deps.sh --versions     prints those versions, for pip, and does nothing else
 #   scripts/carry_deps.sh --nccl CHIP    also NCCL, found as by make (NVIDIA_WHEELS, NCCL_HOME), with the code of one chip only
 #                                        (90: H100, H200; 80: A100) instead of 340 MB: for scripts/gpu_check.sh comm,
 #                                        which on one GPU needs 2.30.3 or later
 #
 # Programs and NCCL are packed in .deps/carried.tar.xz; scripts/gpu_check.sh unpacks it if there is no ./train_gpt yet.
-# $DEPS_DIR, if set, replaces .deps. Prints what it took and from where. Exit code 2 if something is missing, or if the
+# $DEPS_DIR, if set, replaces .deps; $NVIDIA_VERSIONS those of --versions. Prints what it took and from where. Exit code 2 if something is missing, or if the
 # folder and the sources together are larger than 64 MiB.
 set -euo pipefail
 export LC_ALL=C
@@ -22,6 +25,8 @@ cd "$(dirname "$0")/.."
 deps=${DEPS_DIR:-.deps}
 cxx=${CXX:-g++}
 max_mib=64
+# What PyTorch 2.11.0 requires for CUDA 13, so what a machine has that has it.
+read -ra versions <<<"${NVIDIA_VERSIONS:-nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9}"
 
 fail() {
     echo "error: $*" >&2
@@ -41,12 +46,13 @@ while [ $# -gt 0 ]; do
         fi
         ;;
     --programs) programs=1 ;;
+    --versions) echo "${versions[@]}" && exit 0 ;;
     --nccl)
         nccl_chip=${2-}
         [[ $nccl_chip =~ ^[0-9]+$ ]] || fail "--nccl '$nccl_chip': expected the chip's number, such as 90"
         shift
         ;;
-    *) fail "$1: expected --mpi, --wheels [DIR], --programs or --nccl CHIP" ;;
+    *) fail "$1: expected --mpi, --wheels [DIR], --programs, --versions or --nccl CHIP" ;;
     esac
     shift
 done
@@ -182,7 +188,7 @@ if [ -n "$wheels" ]; then
             echo "downloading wheels of cuBLAS, cuDNN and NCCL (about 1 GB) for their headers"
             wheels_from=$scratch
             python3 -m pip download -q --disable-pip-version-check --no-deps -d "$scratch" \
-                nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 ||
+                "${versions[@]}" ||
                 fail "--wheels: pip could not download them: give a folder that holds them, --wheels DIR"
         fi
     fi
@@ -205,13 +211,35 @@ find_nccl() {
     fail "--nccl: no libnccl.so.2 in $wheels_here/nccl/lib: pip install nvidia-nccl-cu13 (-cu12 for CUDA 12), or set NVIDIA_WHEELS or NCCL_HOME"
 }
 
+# Whether a program would start there, with the libraries that it was built for.
+check_program() {
+    local program=$1 linked version package library path
+    linked=$(ldd "$program" 2>/dev/null || true)
+    [ -n "$mpi" ] || ! grep -q 'libmpi\.so' <<<"$linked" ||
+        fail "--programs: $program is linked with libmpi, which is not carried: build with USE_MPI=0, or add --mpi"
+    for version in "${versions[@]}"; do
+        package=${version%%=*}
+        library=$(sed -E 's/^nvidia-//; s/-cu[0-9]+$//; s/^cublas$/&Lt/' <<<"$package")
+        path=$(sed -n "s/^.*lib$library\.so[^ ]* => \(\/[^ ]*\).*/\1/p" <<<"$linked")
+        [ -z "$path" ] || [ -d "${path%/nvidia/*}/${package//-/_}-${version##*=}.dist-info" ] ||
+            fail "--programs: $program is linked with $path, expected that of $version: set NVIDIA_WHEELS (doc/tutorials/on_a_gpu.md)"
+    done
+}
+
 if [ -n "$programs$nccl_chip" ]; then
     packed=$(mktemp -d)
     trap 'rm -rf "$packed" ${scratch:+"$scratch"}' EXIT
     if [ -n "$programs" ]; then
-        [ -x train_gpt ] || fail "--programs: there is no ./train_gpt: run make VARIANT=cuda, or make -j VARIANT=cuda all build/cuda/gpu-tests"
+        benches=$(sed -n 's/^FIRST_BENCHES = //p' scripts/gpu_check/parts.py | tr -d '(",)')
+        # shellcheck disable=SC2086
+        needed=(train_gpt data/tokenize build/cuda/gpu-tests $(printf 'build/cuda/bench/%s ' $benches))
+        lacking=()
+        for program in "${needed[@]}"; do [ -x "$program" ] || lacking+=("$program"); done
+        [ ${#lacking[@]} = 0 ] || fail "--programs: scripts/gpu_check.sh first would take its ten minutes to build what is not" \
+            "here: make -j VARIANT=cuda USE_MPI=0 ${lacking[*]}"
         for program in train_gpt data/tokenize build/cuda/gpu-tests build/cuda/bench/*; do
             if [ ! -x "$program" ] || [ -d "$program" ]; then continue; fi
+            check_program "$program"
             mkdir -p "$packed/$(dirname "$program")"
             strip -o "$packed/$program" "$program"
             took "$program" "$(du -h --apparent-size "$packed/$program" | cut -f 1) stripped"
@@ -231,6 +259,6 @@ fi
 # The tools of `make lint` may also be there. They are not needed elsewhere, so they do not count.
 bytes=$(du -sb --exclude=lint "$deps" | cut -f 1)
 took total "$(awk "BEGIN { printf \"%.1f MB\", $bytes / 1e6 }") in $deps"
-sources=$(git ls-files -z 2>/dev/null | xargs -0 -r stat -c %s 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }')
+sources=$({ git ls-files -z 2>/dev/null || true; } | xargs -0 -r stat -c %s 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }')
 [ $((bytes + sources)) -le $((max_mib * 1024 * 1024)) ] ||
     fail "$deps and $((sources / 1000000)) MB of sources are larger than $max_mib MiB: remove what need not travel"

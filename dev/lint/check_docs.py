@@ -368,7 +368,7 @@ def findings_in_command(tree, command):
                 if topic != arg and re.fullmatch(r"[a-z]\w*", topic) and not tree.has_topic(topic):
                     yield f"there is no topic {topic} to test, bench or fuzz"
             elif re.fullmatch(r"[a-z][\w./-]*", arg):
-                if arg not in tree.targets:
+                if arg not in tree.targets and not arg.startswith("build/"):
                     yield f"make has no target {arg}"
             elif not re.fullmatch(r"-j\S*|\.\.\.", arg):
                 break  # prose

@@ -454,6 +454,67 @@ TEST_CASE("gpu_check takes programs that were carried along, where there are non
     CHECK(machine.read("made") == "build/cuda/gpu-tests\n");
 }
 
+// Programs as make builds them, but small: linked with a library of which the path is only known where they are built.
+struct BuiltPrograms : FakeMachine {
+    std::string site = folder / "site", cudnn = site + "/nvidia/cudnn/lib";
+
+    BuiltPrograms() {
+        fs::copy("scripts/carry_deps.sh", folder / "scripts/carry_deps.sh");
+        for (const std::string header : {"catch2/catch.hpp", "nlohmann/json.hpp", "xxhash.h"}) {
+            fs::create_directories(fs::path(folder / ("include/" + header)).parent_path());
+            put_file(folder / ("include/" + header), "");
+        }
+        fs::create_directories(cudnn);
+        fs::create_directory(site + "/nvidia_cudnn_cu13-9.19.0.56.dist-info");
+        compile("int cudnn(void) { return 0; }", cudnn + "/libcudnn.so.9", "-shared -fPIC -Wl,-soname,libcudnn.so.9");
+        compile("int MPI_Init(void) { return 0; }", folder / "libmpi.so.40", "-shared -fPIC -Wl,-soname,libmpi.so.40");
+        fs::remove_all(folder / "build/cuda");
+        fs::create_directories(folder / "build/cuda/bench");
+        build("train_gpt");
+        build("data/tokenize");
+    }
+    void compile(const std::string& source, const std::string& to, const std::string& flags) const {
+        put_file(folder / "program.c", source + "\n");
+        must_succeed(run("${CXX:-g++} -x c " + folder / "program.c" + " -x none -o " + to + " " + flags));
+    }
+    // The trainer is the real one. All others find no driver.
+    void build(const std::string& name, const std::string& more = "") const {
+        compile("#include <stdio.h>\n#include <unistd.h>\nint cudnn(void);\nint main(int n, char** words) {\n" +
+                    (name == "train_gpt" ? "execv(\"" + fs::absolute(program("train_gpt")).string() + "\", words);\n"
+                                         : "") +
+                    "puts(\"error: no CUDA-capable device is detected\"); return words[0] && n ? 2 : cudnn(); }",
+                folder / name, cudnn + "/libcudnn.so.9 -Wl,-rpath," + cudnn + " " + more);
+    }
+    Finished carry(const std::string& environment = "") const {
+        return run("cd " + folder.path + " && " + environment +
+                   " CPATH=include DEPS_DIR=.deps scripts/carry_deps.sh --programs");
+    }
+};
+
+TEST_CASE("programs that would not start elsewhere are not carried", "[gpu_check][plain]") {
+    const BuiltPrograms here;
+    const auto refused = [&](const std::string& why) {
+        const Finished finished = here.carry();
+        INFO(finished.out << finished.err);
+        CHECK(finished.exit_code == 2);
+        CHECK(contains(finished.err, why));
+        CHECK_FALSE(fs::exists(here.folder / ".deps/carried.tar.xz"));
+    };
+    here.build("build/cuda/bench/matmul");
+    refused("make -j VARIANT=cuda USE_MPI=0 build/cuda/gpu-tests build/cuda/bench/attention\n");
+    here.build("build/cuda/gpu-tests");
+    here.build("build/cuda/bench/attention");
+    here.build("train_gpt", "-Wl,--no-as-needed " + here.folder / "libmpi.so.40");
+    refused("train_gpt is linked with libmpi, which is not carried: build with USE_MPI=0");
+    here.build("train_gpt");
+    fs::rename(here.site + "/nvidia_cudnn_cu13-9.19.0.56.dist-info",
+               here.site + "/nvidia_cudnn_cu13-9.23.0.1.dist-info");
+    refused("train_gpt is linked with " + here.cudnn + "/libcudnn.so.9, expected that of nvidia-cudnn-cu13==9.19.0.56");
+    must_succeed(here.carry("NVIDIA_VERSIONS=nvidia-cudnn-cu13==9.23.0.1"));
+    CHECK(run("scripts/carry_deps.sh --versions").out ==
+          "nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9\n");
+}
+
 TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trainer on the CPU", "[gpu_check]") {
     const FakeMachine machine;
     const auto nccl_is = [&](int version) {

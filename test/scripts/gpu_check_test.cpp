@@ -515,6 +515,33 @@ TEST_CASE("programs that would not start elsewhere are not carried", "[gpu_check
           "nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9\n");
 }
 
+TEST_CASE("gpu_check first with carried programs and no driver says so of each step", "[gpu_check][plain]") {
+    const BuiltPrograms here;
+    for (const std::string name : {"gpu-tests", "bench/matmul", "bench/attention"}) here.build("build/cuda/" + name);
+    must_succeed(here.carry());
+    const FakeMachine there;
+    for (const char* name : {"train_gpt", "data/tokenize", "build/cuda"}) fs::remove_all(there.folder / name);
+    fs::copy(here.folder / ".deps", there.folder / ".deps", fs::copy_options::recursive);
+    fs::rename(here.site, there.folder / "site");  // the programs know another path
+    const Finished finished = there.check("first", "NVIDIA_WHEELS=" + there.folder / "site/nvidia");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 1);
+    CHECK(contains(finished.out, " failed, 0 not reached; results are in "));
+    CHECK(there.read("made") == "");  // nothing is compiled there
+    CHECK(contains(there.result("libraries are there"), "\"ok\", \"note\": \"libcudnn.so.9\""));
+    for (const char* check : {"conformance", "test hopper", "test attention", "test attention, cuDNN", "peak",
+                              "bench matmul", "bench attention"})
+        CHECK(contains(there.result(check), "error: no CUDA-capable device is detected"));
+    CHECK(contains(there.result("doctor"), "FAILED"));
+    // What was not tested is not trained with.
+    for (const char* step : {"each attention", "gpt2 1558M", "same bits", "largest batch", "not deterministic",
+                             "profile", "kernels by ncu", "five losses as on a CPU, bf16", "head in chunks of 320"})
+        CHECK(contains(there.result(step), "the tests of every attention have failed"));
+    CHECK(contains(there.result("model beside it"), "\"result\""));
+    CHECK(contains(there.result("quickstart"), "\"ok\""));
+    CHECK(there.has_good_results());
+}
+
 TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trainer on the CPU", "[gpu_check]") {
     const FakeMachine machine;
     const auto nccl_is = [&](int version) {

@@ -50,16 +50,16 @@ Cell& cell_at(uintptr_t address) {
     return page[address % kPageBytes / kCellBytes];
 }
 
-// An atomic after a fence releases the thread's earlier accesses and, with those of its block, all before the last
-// barrier. Acquired: which thread of the running block has seen the release, and when.
+// An atomic after a fence releases the thread's earlier accesses, its warp's before the last __syncwarp, its block's
+// before the last barrier. Acquired: which thread of the running block has seen the release, and when.
 struct Release {
-    uint32_t block, barriers, number;
+    uint32_t block, barriers, syncwarps, number;
     uint16_t thread;
     bool operator==(const Release&) const = default;
 };
 struct Acquired {
     Release release;
-    uint32_t barriers;
+    uint32_t barriers, syncwarps;
     uint16_t thread;
     bool operator==(const Acquired&) const = default;
 };
@@ -100,8 +100,11 @@ bool ordered(const Stamp& before, bool atomic, bool shared) {
         if (found == acquired.end()) return false;
         for (const Acquired& a : found->second)
             if ((before.barriers < a.release.barriers ||
-                 (before.thread == a.release.thread && before.releases <= a.release.number)) &&
-                (a.barriers < now.barriers || a.thread == thread.number))
+                 (before.thread == a.release.thread && before.releases <= a.release.number) ||
+                 (before.readers != several_warps && before.thread / 32 == a.release.thread / 32 &&
+                  before.syncwarps < a.release.syncwarps)) &&
+                (a.barriers < now.barriers || a.thread == thread.number ||
+                 (a.thread / 32 == thread.warp && a.syncwarps < now.syncwarps[thread.warp])))
                 return true;
         return false;
     }
@@ -159,13 +162,14 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
 void acquire(const void* pointer) {
     for (const Release& release : releases[pointer]) {
         std::vector<Acquired>& all = acquired[release.block];
-        const Acquired one = {release, race_clock.barriers, uint16_t(current.thread->number)};
+        const Acquired one = {release, race_clock.barriers, race_clock.syncwarps[current.thread->warp],
+                              uint16_t(current.thread->number)};
         if (all.empty() || !(all.back() == one)) all.push_back(one);
     }
 }
 void release(const void* pointer) {
-    releases[pointer].push_back(
-        {race_clock.block, race_clock.barriers, num_releases++, uint16_t(current.thread->number)});
+    releases[pointer].push_back({race_clock.block, race_clock.barriers, race_clock.syncwarps[current.thread->warp],
+                                 num_releases++, uint16_t(current.thread->number)});
 }
 
 // Called before every atomic that changes a value. CUDA's own are relaxed until the thread has called __threadfence().

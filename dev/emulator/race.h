@@ -6,7 +6,8 @@ that the compiler calls. What orders two accesses in CUDA:
   the same thread                               always
   threads of one warp                           a __syncwarp of both between
   threads of one block                          a barrier between
-  any two threads                               __threadfence, then an atomic that the other one sees, then its fence
+  any two threads                               __threadfence, then an atomic that the other one sees, then its fence;
+                                                one thread does so for others, with a barrier before and after it
 
 Shuffles and matrix instructions order nothing. libtsan's clocks cannot express these rules, and take 20 to 100 times as
 long.

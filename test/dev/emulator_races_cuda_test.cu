@@ -215,36 +215,46 @@ enum class Handed {
     stores_afterwards,
     by_one_unordered,  // thread 0 hands on what the others store, without a barrier
     one_has_waited,    // the others read with no barrier after its wait
+    by_lane,           // by lane 0 for its warp, with __syncwarp
+    by_lane_unordered,
+    lane_has_waited,
+    by_other_warp,  // what another warp has stored
 };
 using enum Handed;
-inline constexpr Lines kHanded = {__LINE__ + 20, __LINE__ + 18};  // the store, the load
-inline constexpr Lines kFlag = {__LINE__ + 25, __LINE__ + 11};
+inline constexpr Lines kHanded = {__LINE__ + 25, __LINE__ + 23};  // the store, the load
+inline constexpr Lines kFlag = {__LINE__ + 31, __LINE__ + 14};
 template <Handed how>
 __global__ void hand_on(float* sums, const float* inp, int* next_ticket, int* counters) {
     SMEM_STATIC(int, shared, [1]);
     constexpr bool is_one = how == by_one || how == by_one_unordered || how == one_has_waited;
+    constexpr bool is_lane =
+        how == by_lane || how == by_lane_unordered || how == lane_has_waited || how == by_other_warp;
     const int thread = int(threadIdx.x);
+    const bool hands_on = is_one ? thread == 0 : !is_lane || thread % 32 == 0;
     if (thread == 0) shared[0] = atomicAdd(next_ticket, 1);
     __syncthreads();
     const int ticket = shared[0];
-    int* const counter = counters + (is_one ? 0 : thread);
+    int* const counter = counters + (is_one ? 0 : is_lane ? thread / 32 : thread);
     if (how == by_relaxed_flag) atomicAdd(counter, 0);
     if (how == by_plain_flag && *counter > ticket) return;
     const bool waits = how != by_plain_flag && how != by_relaxed_flag && how != unwaited && how != waits_afterwards;
-    if (waits && (!is_one || thread == 0)) wait_until(counter, ticket);
+    if (waits && hands_on) wait_until(counter, ticket);
     if (how == by_one || how == by_one_unordered) __syncthreads();
+    if (how == by_lane || how == by_lane_unordered || how == by_other_warp) __syncwarp();
     if (how == stores_afterwards) publish(counter, ticket + 1);
     float sum = 0;
-    sum = sums[thread];
+    float* const own = sums + (how == by_other_warp && ticket % 2 ? thread ^ 32 : thread);
+    sum = *own;
     sum += inp[ticket];
-    sums[thread] = sum;
+    *own = sum;
     if (how == waits_afterwards) wait_until(counter, ticket);
     if (how == by_one || how == one_has_waited) __syncthreads();
+    if (how == by_lane || how == lane_has_waited || how == by_other_warp) __syncwarp();
     if (how == by_relaxed_flag)
         atomicAdd(counter, 1);
     else if (how == by_plain_flag)
         *counter = ticket + 1;
-    else if (how != stores_afterwards && (!is_one || thread == 0))
+    else if (how != stores_afterwards && hands_on)
         publish(counter, ticket + 1);
 }
 
@@ -281,6 +291,7 @@ TEST_CASE("kernels with their barriers are clean", "[emulator_races]" ON_DEVICE)
     CHECK(error_of_last_block(last_block<true>) == "");
     CHECK(error_of_hand_on<by_each>() == "");
     CHECK(error_of_hand_on<by_one>() == "");
+    CHECK(error_of_hand_on<by_lane>() == "");
 
     Trial trial;
     const Floats zeros(512, 0);
@@ -336,6 +347,9 @@ TEST_CASE("a race is reported with both its places", "[emulator_races]" ON_DEVIC
     check(error_of_hand_on<stores_afterwards>(), global, kHanded);
     check(error_of_hand_on<by_one_unordered>(), global, kHanded);
     check(error_of_hand_on<one_has_waited>(), global, kHanded);
+    check(error_of_hand_on<by_lane_unordered>(), global, kHanded);
+    check(error_of_hand_on<lane_has_waited>(), global, kHanded);
+    check(error_of_hand_on<by_other_warp>(), global, kHanded);
 }
 #endif
 

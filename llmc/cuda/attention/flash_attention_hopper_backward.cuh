@@ -14,11 +14,12 @@ the one before. Pieces are ordered by key head, within a head from the last keys
 
 dq gets a part from every piece that its queries see. The parts are added in f32 in the order of the pieces, so the
 result has the same bits each time, on any number of blocks: a block reads the sum, adds to it and writes it back, and
-the block with the next part waits for that. Each thread waits for and publishes the same elements, its own of the
-accumulator, so sums are stored as threads hold them. A wait is for a piece that was taken earlier, and which its block
-finishes, hence no deadlock; and it is short, because the earlier piece came to the same queries a tile earlier. The
-last part is rounded and stored to dqkv. Sums live in a few slots, which heads take in turns and which stay in the L2
-cache; a head waits until the previous one in its slot is finished.
+the block with the next part waits for that. Sums are stored as threads hold them, so a warp waits for one warp alone.
+As in FlashAttention-3 one lane polls and publishes. __syncwarp orders the others: causality passes through barriers, so
+a warp's stores come before its release, and its loads after its acquire. A wait is for an earlier piece, which its
+block finishes, hence no deadlock, and which came to the same queries a tile earlier, hence short. The last part is
+rounded and stored to dqkv. Sums live in a few slots, which heads take in turns and which stay in the L2 cache; a head
+waits until the previous one in its slot is finished.
 */
 #pragma once
 #include <algorithm>
@@ -33,22 +34,20 @@ inline constexpr int kHopperQueries = HS == 64 ? 128 : 64;
 
 // Where the sums of dq are, and the counters by which blocks wait for each other. Threads of both warpgroups have sums.
 struct HopperSums {
-    static constexpr int kThreads = kHopperReaders * kWarpgroup, kOfThread = 32;
+    static constexpr int kThreads = kHopperReaders * kWarpgroup, kOfThread = 32, kWarps = kThreads / kWarp;
     static constexpr int kHeader = 32;  // ints: the next piece; the rest keeps counters aligned
-    int* counters;                      // all 0 at the beginning: the header, then (slots, group, tiles, kThreads)
-    float* sums;                        // (slots, group, tiles, kOfThread / 4, kThreads, 4)
+    int* counters = nullptr;            // all 0 at the beginning: the header, then (slots, group, tiles, kWarps)
+    float* sums = nullptr;              // (slots, group, tiles, kOfThread / 4, kThreads, 4)
     int slots, group, tiles;            // tiles: of queries
     int pieces, pieces_of_head;
 
-    int64_t num_counters() const { return kHeader + int64_t(slots) * group * tiles * kThreads; }
+    int64_t num_counters() const { return kHeader + int64_t(slots) * group * tiles * kWarps; }
     int64_t num_sums() const { return int64_t(slots) * group * tiles * kThreads * kOfThread; }
 
     // A head is under way as long as its longest piece, nearly twice as long as an average one. So there are unfinished
     // sums of nearly twice as many heads as have pieces at a time.
     HopperSums(const AttentionShape& s, int queries, int blocks)
-        : counters(nullptr),
-          sums(nullptr),
-          group(int(s.NH / s.NKV)),
+        : group(int(s.NH / s.NKV)),
           tiles(int(ceil_div(s.T, queries))),
           pieces_of_head(int(ceil_div(s.T, kHopperRows))) {
         pieces = int(s.B * s.NKV * pieces_of_head);
@@ -57,7 +56,7 @@ struct HopperSums {
     DEVICE int* next_piece() const { return counters; }
     // Counters and sums of a tile of queries are at `place`, those of a head's first tile at first_place().
     DEVICE int first_place(int head) const { return head % slots * group * tiles; }
-    DEVICE int* counter(int place, int thread) const { return counters + kHeader + int64_t(place) * kThreads + thread; }
+    DEVICE int* counter(int place, int warp) const { return counters + kHeader + int64_t(place) * kWarps + warp; }
     // The thread's 4 sums number `i`.
     DEVICE float* sum(int place, int i, int thread) const {
         return sums + ((int64_t(place) * (kOfThread / 4) + i) * kThreads + thread) * 4;
@@ -96,7 +95,6 @@ struct HopperBackwardShared {
 
 static_assert(sizeof(HopperBackwardShared<64>) <= 227 << 10 && sizeof(HopperBackwardShared<128>) <= 227 << 10);
 
-// Called by one thread.
 template <int HS>
 DEVICE void init_barriers(HopperBackwardShared<HS>& shared) {
 #pragma unroll
@@ -209,7 +207,8 @@ struct HopperGradients {
 
     // Lets the block with the next part go on. Late, after the stores have had time: then it costs no waiting.
     DEVICE void release_sums() {
-        if (to_release >= 0) publish(sums.counter(to_release, thread), value);
+        __syncwarp();
+        if (to_release >= 0 && lane_id() == 0) publish(sums.counter(to_release, thread / kWarp), value);
         to_release = -1;
     }
     DEVICE void store_dq(bf16* dqkv, int b, int h, int t) const {
@@ -241,8 +240,6 @@ struct HopperGradients {
         release_sums();
         const int part = (t - piece.s0) / kHopperRows, free = sums.free_for(piece.head);
         const bool is_last = max(0, t - window_left(place, 0).of_first) / kHopperRows * kHopperRows == piece.s0;
-        wait_until(sums.counter(at, thread), free + part);
-
         wgmma_wait<1>();
         wgmma_pin(scores);
         const bool hides = hides_any(place, t);
@@ -265,6 +262,8 @@ struct HopperGradients {
         fence_async();
         multiply<HS, kQueries>(dk, ds, queries);
         wgmma_commit();
+        if (lane_id() == 0) wait_until(sums.counter(at, thread / kWarp), free + part);  // late: GEMMs are under way
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < HopperSums::kOfThread / 4; i++) {
             const Pack<float> sum = part > 0 ? load16_uncached(sums.sum(at, i, thread)) : Pack<float>{};
@@ -328,8 +327,7 @@ struct HopperBackwardInputs {
     const float* stats;             // (B, NH, tiles of kQueries / 64, 3, 64)
 };
 
-// Run by one thread: loads the tiles of a piece, the block's `i`-th. `tiles`: of queries, in a sequence; `loads` counts
-// those that were loaded.
+// Run by one thread: loads the tiles of the block's `i`-th piece. `tiles`: of queries, in a sequence; `loads`: so far.
 template <int HS>
 DEVICE void load_piece(HopperBackwardShared<HS>& shared, HopperStage& own, const HopperBackwardInputs& inputs,
                        const FlashShape& s, const HopperPiece& piece, int tiles, int i, int first, int last,

@@ -33,10 +33,12 @@ GpuFacts look_at_gpu(int gpu) {
     facts.is_built = true;
     facts.why_none = why_no_gpu(gpu);
     if (!facts.why_none.empty()) return facts;
-    const Cuda cuda(gpu);
+    Cuda cuda(gpu);
     facts.device = describe(cuda) + ", " + driver_text();
     facts.free_bytes = cuda.free_bytes(), facts.bytes = cuda.memory_bytes;
     facts.peak = peak_of<bf16>(cuda, "auto");
+    const MatmulCall sums = weight_gradient_call(DType::bf16, 32768, 768, 3072, true, Epilogue::row_sums);
+    facts.bias_gradients = cuda.cublaslt().supports(cuda, sums) ? "an epilogue of cuBLASLt" : "a pass of their own";
     return facts;
 }
 

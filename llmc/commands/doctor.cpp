@@ -401,6 +401,7 @@ int doctor(const CommandLine& line) {
         findings.push_back(ok("MFU", "of " + gpu.peak.text() + ", in bf16"));
     else
         findings.push_back(check_cpu_peak(request.flags));
+    if (!gpu.bias_gradients.empty()) findings.push_back(ok("gradients of biases", gpu.bias_gradients));
     std::vector<std::string> links = {cuda_gpu_links(), network_text()};
     std::erase(links, "");
     if (!links.empty()) findings.push_back(ok("links", joined(links)));

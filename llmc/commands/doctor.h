@@ -32,8 +32,9 @@ struct GpuFacts {
     std::string why_none = "";  // why it has no GPU to use; empty: it has one
     std::string device = "";    // "cuda, NVIDIA H200, ..."
     size_t free_bytes = 0, bytes = 0;
-    DevicePeak peak = {};   // in bf16
-    HostGpus on_host = {};  // also known in a build without CUDA
+    DevicePeak peak = {};             // in bf16
+    std::string bias_gradients = "";  // where cuBLASLt sums those of GPT-2 124M's MLPs
+    HostGpus on_host = {};            // also known in a build without CUDA
 };
 
 // Runs all checks, prints one line per finding, and returns the exit code.

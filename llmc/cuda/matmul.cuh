@@ -82,16 +82,8 @@ inline size_t weight_gradient_workspace(int64_t OC) { return CublasLt::kWorkspac
 template <class T>
 void weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N, int64_t C,
                      int64_t OC, Write write) {
-    const MatmulCall plain{.m = OC,
-                           .n = C,
-                           .k = N,
-                           .transpose_a = true,
-                           .a = kDType<T>,
-                           .b = kDType<T>,
-                           .out = DType::f32,
-                           .accumulate = write == Write::add};
-    MatmulCall fused = plain;
-    fused.epilogue = Epilogue::row_sums;
+    const MatmulCall plain = weight_gradient_call(kDType<T>, N, C, OC, write == Write::add, Epilogue::none);
+    const MatmulCall fused = weight_gradient_call(kDType<T>, N, C, OC, write == Write::add, Epilogue::row_sums);
     if (dbias && cuda.cublaslt().prefers(cuda, fused, plain, double(N * OC) * sizeof(T))) {
         char* const workspace = static_cast<char*>(cuda.workspace(weight_gradient_workspace(OC)));
         float* const sums = reinterpret_cast<float*>(workspace + CublasLt::kWorkspaceBytes);

@@ -55,6 +55,12 @@ struct MatmulCall {
 
     auto operator<=>(const MatmulCall&) const = default;
 };
+// dweight, as above, of operands of this type.
+inline MatmulCall weight_gradient_call(DType dtype, int64_t N, int64_t C, int64_t OC, bool adds, Epilogue epilogue) {
+    MatmulCall call{.m = OC, .n = C, .k = N, .transpose_a = true, .a = dtype, .b = dtype, .out = DType::f32};
+    call.accumulate = adds, call.epilogue = epilogue;
+    return call;
+}
 
 // A matrix as it is described to a column-major library.
 struct ColumnMajorMatrix {

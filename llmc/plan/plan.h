@@ -1,7 +1,7 @@
 /*
 Predicts memory, time and cost of a run, without the machine:
 
-  ./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M
+  ./train_gpt plan --gpu H100 --world-size 64 --model gpt2-1558M
 
 Memory and bytes are counted as the run itself counts them. For the time, the trainer's own code enqueues the launches
 of one step on a simulated GPU (traced_step.h), and a model of that GPU (llmc/plan/gpu_model.h) predicts each. There

@@ -68,7 +68,7 @@ const std::vector<CommandInfo>& commands() {
         {Command::plan,
          "plan",
          "Print parameters, memory, communication, and predicted time and cost of a run; needs neither data nor a GPU.",
-         "./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M --optimizer muon",
+         "./train_gpt plan --gpu H100 --world-size 64 --model gpt2-1558M --optimizer muon",
          {},
          kOfAModel + Names{"gpu", "world-size", "trace", "memory", "tflops", "bandwidth", "network", "price",
                            "target-param-data-ratio", "optimizer", "keep"}},
@@ -140,7 +140,9 @@ std::vector<Field> own_fields(CommandLine& line) {
                 line.run);
         case Command::plan:
             return {
-                {"plan", "gpu", &line.plan.gpu, "GPUs to plan for, separated by commas: A100, H100, H200, B200, 4090"},
+                {"plan", "gpu", &line.plan.gpu,
+                 "GPUs to plan for, separated by commas: A100, H100, H200, B200, 4090, 4070, 5090, L40S, PRO 6000, "
+                 "MI300X-like"},
                 {"plan", "world-size", &line.plan.world_size, "numbers of ranks, one GPU each, separated by commas"},
                 {"plan", "trace", &line.plan.trace,
                  "write the predicted step to this file, launch by launch, as JSON for Perfetto, and print a table"},

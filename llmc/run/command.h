@@ -3,7 +3,7 @@ The commands of train_gpt and their flags:
 
   ./train_gpt [train] --depth 12                            `train` may be left out
   ./train_gpt generate --resume run/default --prompt "Once upon a time"
-  ./train_gpt plan --gpu H200 --world-size 64 --depth 24
+  ./train_gpt plan --gpu H100 --world-size 64 --depth 24
 
   const CommandLine line = read_command_line(argc, argv);
   if (line.is_done) return kExitOk;                         --help or --version, which has been printed

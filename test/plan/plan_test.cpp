@@ -331,7 +331,11 @@ TEST_CASE("plan: a server holds its own ranks' part of a checkpoint", "[plan]") 
 }
 
 TEST_CASE("plan: every GPU, and what replaces its figures", "[plan]") {
-    for (const Gpu& gpu : kGpus) CHECK(planned_gpu({}, gpu.name).tflops == gpu.tflops);
+    const std::string help = run(program("train_gpt") + " --help-markdown").out;
+    for (const Gpu& gpu : kGpus) {
+        CHECK(planned_gpu({}, gpu.name).tflops == gpu.tflops);
+        CHECK(contains(help, gpu.name));
+    }
     CHECK(std::string(planned_gpu({}, "h200").name) == "H200");
     const Gpu own = planned_gpu({.memory_gb = 1, .tflops = 2, .bandwidth = 4, .network = 5, .usd_per_hour = 6}, "B200");
     CHECK((own.memory_gb == 1 && own.tflops == 2));
@@ -339,7 +343,8 @@ TEST_CASE("plan: every GPU, and what replaces its figures", "[plan]") {
     RunFlags config = config_of("gpt2-124M", 1, 0);
     const GptShape shape = config.model.shape(0);
     CHECK(error_of([&] { plan_runs(config, {.gpu = "H100,T4"}, shape); }) ==
-          "2: --gpu T4: expected a name, or several with commas between them, of: A100, H100, H200, B200, 4090");
+          "2: --gpu T4: expected a name, or several with commas between them, of: A100, H100, H200, B200, 4090, "
+          "4070, 5090, L40S, PRO 6000, MI300X-like");
     CHECK(contains(error_of([&] { plan_runs(config, {.world_size = "8,x"}, shape); }), "2: --world-size x"));
     CHECK(contains(error_of([&] { plan_runs(config, {.world_size = ""}, shape); }), "2: --world-size"));
     CHECK(contains(error_of([&] { plan_runs(config, {.world_size = "0"}, shape); }), "2: --world-size 0"));

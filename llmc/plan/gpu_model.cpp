@@ -74,6 +74,12 @@ struct Tile {
     double rate;  // relative to the best tile: smaller ones reuse less from shared memory
 };
 constexpr Tile kTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.8}, {128, 64, 0.6}, {64, 64, 0.4}};
+// SMs with mma.sync alone compute more slowly beside the same shared memory, so smaller tiles keep them busy. Fitted in
+// the same way for an A100: 299.5 TFLOP/s at 8192^3 over the sustained 271.2; for 35 shapes of five models, 124M to
+// 1.5B, the mean error is 2.4 %, where the constants above have 6.6 %. A tile's ends take microseconds, whatever an SM
+// multiplies in them: on a slower SM they are fewer terms, on a 4090 145.
+constexpr double kMmaSyncBestGemm = 1.02, kMmaSyncShortK = 325, kA100SmTflops = 312. / 108;
+constexpr Tile kMmaSyncTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 1}, {128, 64, 0.65}, {64, 64, 0.5}};
 
 // A factor by which a launch takes longer. The largest one is reported as the reason.
 struct Reason {
@@ -87,17 +93,21 @@ const char* largest(std::initializer_list<Reason> reasons) {
 WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
     const MatmulCall& call = work.gemm;
     const bool fp8 = is_fp8(call.a), fp32 = call.a == DType::f32;
+    const bool mma_sync = gpu.has_mma_sync_only();
     // In FP8 a term takes half the time, but the ends of a tile do not. Two thirds of FP8's peak are sustained: MAMF's
-    // tables have 0.71 to 0.734 of the peak, 0.9 of the fraction for bf16.
-    const double peak = 1e12 * gpu.sustained * (fp32 ? gpu.fp32_tflops : fp8 ? 0.9 * gpu.fp8_tflops : gpu.tflops);
-    const double k_ends = fp8 ? 2 * kShortK : kShortK;
+    // tables have 0.71 to 0.734 of the peak, 0.9 of the fraction for bf16. On a 5090 mma.sync reaches 496 of 419, and in
+    // bf16 253 of 209.5 (kekzl/imp, pull request 606): 0.98 of the fraction.
+    const double fp8_peak = (mma_sync ? 0.98 : 0.9) * gpu.fp8_tflops;
+    const double peak = 1e12 * gpu.sustained * (fp32 ? gpu.fp32_tflops : fp8 ? fp8_peak : gpu.tflops);
+    const double short_k = mma_sync ? kMmaSyncShortK * gpu.tflops / gpu.num_sms / kA100SmTflops : kShortK;
+    const double k_ends = fp8 ? 2 * short_k : short_k, best_gemm = mma_sync ? kMmaSyncBestGemm : kBestGemm;
     const double rate = peak * assumed.gemm * measured_factor(gpu, fp8 ? "FP8 GEMM" : fp32 ? "FP32 GEMM" : "GEMM");
     const double flops = 2. * double(call.m * call.n * call.batch) * double(call.k);
     // Parts of a split sum are written and read in fp32.
     const double out_bytes = double(call.m) * double(call.n) * 4;
     double best = 1e30;
     const char* why = "";
-    for (const Tile& tile : kTiles)
+    for (const Tile& tile : mma_sync ? kMmaSyncTiles : kTiles)
         for (int split = 1; split <= 16; split++) {
             const double k = double(call.k) / split;
             if (split > 1 && k < 1024) break;
@@ -105,7 +115,7 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
                 std::ceil(double(call.m) / tile.m) * std::ceil(double(call.n) / tile.n) * split * double(call.batch);
             const double padded = blocks * tile.m * tile.n * k * 2;
             const double waves = std::ceil(blocks / gpu.num_sms) * gpu.num_sms / blocks;
-            const double ends = (1 + k_ends / k) / kBestGemm;
+            const double ends = (1 + k_ends / k) / best_gemm;
             const double tiles_s = std::max(flops, padded * waves * ends / tile.rate) / rate;
             const double parts_s = split > 1 ? kSplitParts * split * out_bytes / gpu.copy_bytes_per_s() : 0;
             if (tiles_s + parts_s >= best) continue;
@@ -139,6 +149,19 @@ constexpr AttentionRate kAttentionRates[] = {
     {4096, 363, 330, 560, 474}, {8192, 379, 375, 610, 541}, {16384, 388, 400, 640, 579},
 };
 constexpr double kRatedGemm = 794e12;
+// With mma.sync alone: FlashAttention-2 forward and backward together on an A100, TFLOP/s, causal, by length and head
+// size (its repository, assets/flash2_a100_fwd_bwd_benchmark.png). Of cuDNN nothing is published there: assumed equal.
+struct MmaSyncRate {
+    double T, both_64, both_128;
+};
+constexpr MmaSyncRate kMmaSyncRates[] = {{512, 88, 99},    {1024, 119, 133}, {2048, 140, 155},
+                                         {4096, 156, 173}, {8192, 165, 182}, {16384, 171, 189}};
+constexpr double kMmaSyncRatedGemm = 271.2e12;
+// FlashAttention-2 on a 4090 at 2048, causal, TFLOP/s (TileLang's flash_perf.md), forward and backward by head size.
+// They divide the figures above, and say how much nearer to its GEMMs' rate a GeForce is, whose tensor cores have half
+// the speed.
+constexpr double kForward4090_64 = 142.2, kBackward4090_64 = 96.5, kForward4090_128 = 151.2, kBackward4090_128 = 99.2;
+constexpr double kRatedGemm4090 = 165.2e12;
 // cuDNN's deterministic backward, relative to its fastest. Except on Blackwell it writes all scores to memory, 2 bytes
 // each (most_cudnn_workspace()): as many per FLOP at any length, at HS 64 twice as many as at HS 128.
 // HS 128: the same benchmarks on an H200 have the deterministic backward at head sizes of 192 and 128 only, at 2048,
@@ -170,7 +193,20 @@ double by_length(const Row (&rows)[N], double length, double Row::*column) {
     const double part = std::min(1., std::log2(length / below->T) / std::log2(below[1].T / below->T));
     return below->*column + part * (below[1].*column - below->*column);
 }
+double mma_sync_attention_rate(const Gpu& gpu, double length, int64_t HS, bool is_backward) {
+    const auto column = HS <= 64 ? &MmaSyncRate::both_64 : &MmaSyncRate::both_128;
+    const double forward = HS <= 64 ? kForward4090_64 : kForward4090_128;
+    const double backward = HS <= 64 ? kBackward4090_64 : kBackward4090_128;
+    // 2 of 7 FLOPs are forward. Other lengths: in proportion to the A100's.
+    const double both_4090 = 3.5 / (1 / forward + 2.5 / backward);
+    const double both = by_length(kMmaSyncRates, length, column) * std::min(1., length / kMmaSyncRates[0].T);
+    const double part = (is_backward ? backward : forward) / both_4090;
+    const double at_2048 = gpu.has_half_rate() ? both_4090 / by_length(kMmaSyncRates, 2048, column) : 1;
+    const double share = both * part * at_2048 * 1e12 / (gpu.has_half_rate() ? kRatedGemm4090 : kMmaSyncRatedGemm);
+    return std::min(1., share) * gpu.tflops * 1e12 * gpu.sustained;
+}
 double attention_rate(const Gpu& gpu, double length, int64_t HS, bool is_backward) {
+    if (gpu.has_mma_sync_only()) return mma_sync_attention_rate(gpu, length, HS, is_backward);
     const auto column = HS <= 64 ? (is_backward ? &AttentionRate::backward_64 : &AttentionRate::forward_64)
                                  : (is_backward ? &AttentionRate::backward_128 : &AttentionRate::forward_128);
     const double rate = by_length(kAttentionRates, length, column) * std::min(1., length / kAttentionRates[0].T);
@@ -233,20 +269,20 @@ WorkTime hopper_backward_time(const TracedWork& work, const Gpu& gpu, const Mode
 
 // The rate of Anvil's kernels that use tensor cores; 0: another kernel.
 double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
-    const bool before_hopper = gpu.compute_capability < 90;
+    const bool mma_sync = gpu.has_mma_sync_only();
     if (work.kernel.starts_with("flash_")) {
         const bool is_backward = work.kernel.starts_with("flash_backward");
         const bool is_hopper = work.kernel.find("_hopper_") != std::string::npos;
-        const double beside = is_hopper       ? kOwnHopper
-                              : before_hopper ? kOwnBeforeHopper
-                              : is_backward   ? kOwnBackward
-                                              : kOwnForward;
+        const double beside = is_hopper     ? kOwnHopper
+                              : mma_sync    ? kOwnBeforeHopper
+                              : is_backward ? kOwnBackward
+                                            : kOwnForward;
         return attention_rate(gpu, double(work.cost.keys), work.cost.head_size, is_backward) * beside *
                assumed.attention * measured_attention(work, gpu);
     }
     // About half of the rate of wgmma, and most of that of mma.sync.
     if (work.kernel.starts_with("symmetric_matmul"))
-        return gpu.tflops * 1e12 * gpu.sustained * (before_hopper ? 0.75 : 0.48) * assumed.gemm;
+        return gpu.tflops * 1e12 * gpu.sustained * (mma_sync ? 0.75 : 0.48) * assumed.gemm;
     return 0;
 }
 

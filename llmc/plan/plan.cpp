@@ -58,6 +58,16 @@ DescribedGpu described(const Gpu& gpu) {
             .l2_bytes = size_t(gpu.l2_mb * 1e6)};
 }
 
+// "fits; the largest --batch-size that would: 69, ..."
+std::string fit_text(const RunPlan& plan) {
+    const double missing = double(plan.memory.total_bytes()) - plan.gpu.memory_gb * 1e9;
+    return (plan.fits() ? "fits" : format("DOES NOT FIT, by %.1f MiB", missing / (1 << 20))) +
+           (plan.largest_batches[2] == 0
+                ? "; no --batch-size does: take more ranks, --zero-stage 2 or --moments bf16"
+                : format("; the largest --batch-size that would: %ld, with --recompute norms %ld, with block %ld",
+                         plan.largest_batches[0], plan.largest_batches[1], plan.largest_batches[2]));
+}
+
 }  // namespace
 
 Gpu planned_gpu(const PlanOptions& options, const std::string& name) {
@@ -201,9 +211,7 @@ std::string text_of(const RunPlan& plan) {
         plan.sharding.table(plan.state_bytes).c_str());
 
     text += "of the rank that needs most: " + plan.memory.table(size_t(gpu.memory_gb * 1e9));
-    text += format("\n  %s; the largest --batch-size that would: %ld, with --recompute norms %ld, with block %ld\n",
-                   plan.fits() ? "fits" : "DOES NOT FIT", plan.largest_batches[0], plan.largest_batches[1],
-                   plan.largest_batches[2]);
+    text += "\n  " + fit_text(plan) + "\n";
 
     text += format(
         "checkpoint: %.1f MiB on the disk, %.1f with --keep %d and the one being written; %.1f MiB of a server's own "
@@ -214,6 +222,7 @@ std::string text_of(const RunPlan& plan) {
         "bf16\n",
         plan.bandwidth * 1e-9, plan.sent_gradient_bytes / mib, plan.config.step.bf16_gradients ? "bf16" : "fp32",
         plan.sent_weight_bytes / mib);
+    if (!plan.fits()) return text + "no time and no price: such a run cannot be made";
     const auto range = [&](auto&& value, auto&& text_of_value) {
         return range_text(value(0), value(1), value(2), text_of_value);
     };
@@ -312,9 +321,15 @@ std::string text_of(const std::vector<RunPlan>& plans) {
         const auto range = [](double a, double b, auto&& text_of_value) {
             return text_of_value(std::min(a, b)) + " to " + text_of_value(std::max(a, b));
         };
-        text += format("%-6s %5d %6ld %6ld %6.1f%5s %22s %7.0f %% %10s %16s %26s %s\n", plan.gpu.name,
+        if (!plan.fits()) {
+            text += format("%-6s %5d %6ld %6ld %6.1f %s\n", plan.gpu.name, plan.sharding.world_size, plan.config.step.B,
+                           plan.config.step.accumulation, double(plan.memory.total_bytes()) / (1 << 30),
+                           fit_text(plan).c_str());
+            continue;
+        }
+        text += format("%-6s %5d %6ld %6ld %11.1f %22s %7.0f %% %10s %16s %26s %s\n", plan.gpu.name,
                        plan.sharding.world_size, plan.config.step.B, plan.config.step.accumulation,
-                       double(plan.memory.total_bytes()) / (1 << 30), plan.fits() ? "" : " FULL",
+                       double(plan.memory.total_bytes()) / (1 << 30),
                        range(plan.tokens_per_s(0), plan.tokens_per_s(2), three_digits).c_str(),
                        100 * plan.times[1].efficiency(), time_text(plan.times[1].exposed_s).c_str(),
                        range(100 * plan.mfu(0), 100 * plan.mfu(2), [](double x) { return format("%.0f", x); }).c_str(),
@@ -323,7 +338,7 @@ std::string text_of(const std::vector<RunPlan>& plans) {
     }
     text += first.calibration ? "predicted by rates that --calibrate gives" : "predicted, nothing here is measured";
     text +=
-        "; one plan alone says more. FULL: it does not fit in that GPU's memory.\n"
+        "; one plan alone says more.\n"
         "parallel: the step's time without communication over its time; exposed: of it, waiting for communication";
     return text;
 }
@@ -349,6 +364,7 @@ void print_plan(const RunFlags& flags, const PlanOptions& options) {
         std::printf("vocabulary: that of %s; --vocab-size plans for another\n", path.c_str());
     if (options.trace.empty()) return;
     const RunPlan& plan = plans[0];
+    require(plan.fits(), "--trace: the run %s", fit_text(plan).c_str());
     std::printf("\n%s\n%s", launch_table(plan.trace, plan.times[1], plan.gpu, 0).c_str(),
                 limits_text(plan.trace, plan.times[1]).c_str());
     write_file_atomically(options.trace, predicted_chrome_trace(plan.trace, plan.times[1], plan.gpu, facts_json(plan)));

@@ -369,8 +369,33 @@ TEST_CASE("plan: several GPUs and numbers of ranks side by side", "[plan][plain]
     const std::string text = text_of(plans);
     INFO(text);
     CHECK(std::count(text.begin(), text.end(), '\n') == 7);
-    CHECK(contains(text, "FULL"));
+    CHECK(contains(text, " DOES NOT FIT, by "));
     CHECK(contains(text, "predicted, nothing here is measured"));
+}
+
+TEST_CASE("plan: a run that does not fit has no time and no price, but what is missing and what would fit", "[plan]") {
+    RunFlags config = config_of("gpt2-1558M", 64, 0);
+    const RunPlan full = planned(config, 1);
+    REQUIRE_FALSE(full.fits());
+    const std::string text = text_of(full);
+    INFO(text);
+    const double missing = (double(full.memory.total_bytes()) - 80e9) / (1 << 20);
+    CHECK(contains(text, format("DOES NOT FIT, by %.1f MiB; the largest --batch-size that would: %ld, with --recompute "
+                                "norms %ld, with block %ld\n",
+                                missing, full.largest_batches[0], full.largest_batches[1], full.largest_batches[2])));
+    CHECK(contains(text, "no time and no price"));
+    for (const char* gone : {"USD", "tokens/s", "step, predicted", "GPU-hours"}) CHECK_FALSE(contains(text, gone));
+    config.batch_size = int(full.largest_batches[0]);
+    CHECK(contains(text_of(planned(config, 1)), " USD for "));
+    // Not even one sequence fits, whatever is recomputed.
+    const std::string nothing = text_of(planned(config_of("gpt2-1558M", 1, 0), 1, gpu_named("4070")));
+    CHECK(contains(nothing, "; no --batch-size does: take more ranks, --zero-stage 2 or --moments bf16\n"));
+    const ScratchFolder scratch;
+    const Finished traced =
+        run(program("train_gpt") + " plan --model gpt2-1558M --batch-size 64 --trace " + (scratch / "step.json"));
+    CHECK(traced.exit_code == 2);
+    CHECK(contains(traced.err, "--trace: the run DOES NOT FIT, by "));
+    CHECK_FALSE(std::filesystem::exists(scratch / "step.json"));
 }
 
 TEST_CASE("plan: the program prints it without data and without a GPU", "[plan]") {

@@ -12,12 +12,12 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 53_880,
+    "lines of llmc/ (sources, with comments)": 53_950,
     "sources of llmc/": 430,
     "sources of one folder of llmc/": 58,
     "files of scripts/": 33,
     "flags of `train_gpt train`": 85,
-    "words of README.md and doc/": 30_900,
+    "words of README.md and doc/": 32_680,
     "words of dev/LOG.md and dev/log/": 14_430,
     "lines of Makefile and make/": 708,
 }

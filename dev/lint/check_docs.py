@@ -127,6 +127,13 @@ CLAIMS = [
         (1, 0, 2, 3),
     ),
     (
+        "README.md",
+        r"(\d+) of (\d+) figures that others published for H100s are within (\d+) %",
+        "doc/predicted.md",
+        r"\| H100 \| (\d+) \|[^\n]*\| (\d+) within (\d+) %",
+        (1, 0, 2),
+    ),
+    (
         "doc/design.md",
         r"Speed\s+costs\s+little:\s+([\d.]+)\s+to\s+([\d.]+)\s+times\s+MKL\s+in\s+fp32\s+and\s+([\d.]+)\s+to\s+([\d.]+)\s+times\s+oneDNN",
         "doc/performance.md",
@@ -173,7 +180,7 @@ PROOFS = {
     },
     "Which one do you want?": {
         "Written in": "make/find.mk",  # names every library that is looked for
-        "Published speed on H100": "doc/results/steps-predicted.json dev/results/predict.py",  # predictions only
+        "Published speed on H100": "doc/results/steps-predicted.json doc/results/published.json dev/results/predict.py",  # predictions only
         "Published GPT-2 124M run": "scripts/run.sh",  # would make one
         "Models": "test/interop/interop_test.cpp dev/interop/check_models.py",
         "Beyond pretraining": "test/data/chat_test.cpp test/python/nanochat_test.py dev/fixtures/make_nanochat_fixture.py",

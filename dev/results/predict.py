@@ -6,8 +6,8 @@
 
 doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
 doc/results/predicted-GPU.json has the predictions that dev/results/perf_table.py compares with measurements.
-The tables in doc/predicted.md and doc/distributed/scaling.md are made from the same plans, and dev/results/charts.py draws a chart from
-the first file. $ANVIL_PROGRAMS: the folder of train_gpt, . by default. Needs only Python 3.
+The tables in doc/predicted.md and doc/distributed/scaling.md are made from the same plans, those of published measurements by published.py
+from doc/results/published.json, and dev/results/charts.py draws a chart from the first file. $ANVIL_PROGRAMS: the folder of train_gpt, . by default. Needs only Python 3.
 """
 import argparse
 import json
@@ -17,6 +17,8 @@ import re
 import subprocess
 import sys
 import tempfile
+
+import published
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAIN = str(pathlib.Path(os.environ.get("ANVIL_PROGRAMS", ROOT)).resolve() / "train_gpt")
@@ -41,7 +43,7 @@ MODELS = {
         *HALF_MILLION,
     ],
 }
-# cuDNN's forward and our own backward pass, which is by wgmma on Hopper only.
+# cuDNN's forward and our own backward pass, which is by wgmma on Hopper only and has run on no GPU.
 MIXED = "--attention mixed"
 ALSO_MIXED = ["gpt2-124M", "gpt2-1558M, 8 GPUs", "gpt2-1558M in FP8, delayed, 8 GPUs", "nanochat d24, 8 GPUs"]
 MODELS = {
@@ -50,9 +52,9 @@ MODELS = {
     for called, mixed in [(name, []), (f"{name}, {MIXED}", MIXED.split())]
     if not mixed or name in ALSO_MIXED
 }
-GPUS = ["H200", "4090"]
-# Not on the page, only in the file: others of the same model are predicted to be faster.
-NOT_SHOWN = ["gpt2-1558M, 8 GPUs", "gpt2-1558M in FP8, 8 GPUs", "gpt2-1558M in FP8, delayed, 8 GPUs", "nanochat d24, 8 GPUs"]
+GPUS = ["H100", "H200", "4090"]
+# Not on the page, only in the file: slower than delayed scaling.
+NOT_SHOWN = ["gpt2-1558M in FP8, 8 GPUs"]
 # The first measurements of a GPU run (scripts/gpu_check.sh): name, the row's `run` and `attention`, flags, environment.
 MEASURED_FLAGS = ["--model", "gpt2-124M", "--batch-size", "32", "--total-batch-size", "524288"]
 MEASURED = [
@@ -137,7 +139,7 @@ def steps():
     rows = []
     for gpu in GPUS:
         for name, flags in MODELS.items():
-            if name.endswith(MIXED) and gpu != "H200":
+            if name.endswith(MIXED) and gpu == "4090":
                 continue
             facts, _ = plan(["--gpu", gpu, *flags])
             ranks = facts["ranks"]
@@ -189,19 +191,24 @@ def span(low, mid, high, scale=1, unit=""):
     return f"{mid * scale:g}{unit} ({min(low, high) * scale:g} to {max(low, high) * scale:g})"
 
 
-def steps_table(rows):
-    header = ["model", "B", "ms per step", "tok/s per GPU", "MFU"]
+def steps_table(rows, mixed):
+    """H100 beside H200. mixed: the rows with attention kernels that no GPU has run."""
+    of = {(row["model"], row["gpu"]): row for row in rows}
+    header = ["model", "B", "ms per step", "tok/s per GPU", "MFU", "H200: B", "tok/s"]
     return table(
         header,
         [
             [
-                row["model"],
+                row["model"].removesuffix(f", {MIXED}"),
                 str(row["batch_size"]),
                 span(*row["step_ms"]),
                 span(*row["tokens_per_s_of_a_gpu"], 1e-3, "k"),
                 span(*[digits(100 * x, 2) for x in row["mfu"]], 1, " %"),
+                str(of[row["model"], "H200"]["batch_size"]),
+                f"{of[row['model'], 'H200']['tokens_per_s_of_a_gpu'][1] * 1e-3:g}k",
             ]
             for row in rows
+            if row["gpu"] == "H100" and row["model"].endswith(MIXED) == mixed and row["model"] not in NOT_SHOWN
         ],
     )
 
@@ -289,7 +296,13 @@ def main():
         wanted[path] = json.dumps(beside_measurements(gpu), indent=1) + "\n"
     page = ROOT / "doc/predicted.md"
     begin, end = "<!-- predicted steps: dev/results/predict.py -->", "<!-- end of predicted steps -->"
-    wanted[page] = between(page, begin, end, steps_table([row for row in rows if row["gpu"] == GPUS[0] and row["model"] not in NOT_SHOWN]))
+    never_run = "\nWith `--attention mixed`, whose backward pass has run on no GPU yet:\n\n"
+    wanted[page] = between(page, begin, end, steps_table(rows, False) + never_run + steps_table(rows, True))
+    begin, end = "<!-- published: dev/results/published.py -->", "<!-- end of published -->"
+    tables, problems = published.text(ROOT / "doc/results/published.json", plan, table)
+    wanted[page] = between(page, begin, end, tables, wanted[page])
+    for problem in problems:
+        print(f"doc/results/published.json: {problem}")
     page = ROOT / "doc/distributed/scaling.md"
     begin, end = "<!-- strong scaling: dev/results/predict.py -->", "<!-- end of strong scaling -->"
     wanted[page] = between(page, begin, end, strong_table(strong_facts()))
@@ -301,8 +314,7 @@ def main():
         print(f"{path.relative_to(ROOT)}: {'written' if options.renew else 'not what `plan` says now'}")
     if stale and options.check:
         print("dev/results/predict.py --renew writes them; say in dev/LOG.md why they changed")
-        return 1
-    return 0
+    return 1 if problems or (stale and options.check) else 0
 
 
 if __name__ == "__main__":

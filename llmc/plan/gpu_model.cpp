@@ -95,7 +95,7 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
     const bool fp8 = is_fp8(call.a), fp32 = call.a == DType::f32;
     const bool mma_sync = gpu.has_mma_sync_only();
     // In FP8 a term takes half the time, but the ends of a tile do not. Two thirds of FP8's peak are sustained: MAMF's
-    // tables have 0.71 to 0.734 of the peak, 0.9 of the fraction for bf16. On a 5090 mma.sync reaches 496 of 419, and in
+    // tables have 0.71 to 0.734 of the peak, 0.9 of the fraction for bf16. On a 5090 mma.sync has 496 of 419, and in
     // bf16 253 of 209.5 (kekzl/imp, pull request 606): 0.98 of the fraction.
     const double fp8_peak = (mma_sync ? 0.98 : 0.9) * gpu.fp8_tflops;
     const double peak = 1e12 * gpu.sustained * (fp32 ? gpu.fp32_tflops : fp8 ? fp8_peak : gpu.tflops);

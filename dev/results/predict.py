@@ -300,7 +300,8 @@ def main():
     wanted[page] = between(page, begin, end, steps_table(rows, False) + never_run + steps_table(rows, True))
     begin, end = "<!-- published: dev/results/published.py -->", "<!-- end of published -->"
     tables, problems = published.text(ROOT / "doc/results/published.json", plan, table)
-    wanted[page] = between(page, begin, end, tables, wanted[page])
+    if tables:
+        wanted[page] = between(page, begin, end, tables, wanted[page])
     for problem in problems:
         print(f"doc/results/published.json: {problem}")
     page = ROOT / "doc/distributed/scaling.md"

@@ -20,7 +20,7 @@ def family(row):
 
 
 def cases_of(row, models, plan):
-    """[low, mid, high] tokens per second of each GPU."""
+    """[low, mid, high] tokens per second of each GPU, or why `plan` refuses the row."""
     flags = ["--gpu", row["gpu"], "--world-size", str(row["gpus"]), *row["flags"].split()]
     with tempfile.TemporaryDirectory() as folder:
         if row["model"] in models:
@@ -29,7 +29,10 @@ def cases_of(row, models, plan):
             flags += ["--model", str(path)]
         elif "--depth" not in flags:
             flags += ["--model", row["model"]]
-        facts, _ = plan(flags)
+        try:
+            facts, _ = plan(flags)
+        except SystemExit as refused:
+            return str(refused)
     return [facts["cases"][case]["tokens_per_s"] / row["gpus"] for case in ("low", "mid", "high")]
 
 
@@ -58,11 +61,13 @@ def cells(row, cases):
 
 
 def text(file, plan, table):
-    """(the tables, a list of problems)"""
+    """(the tables or None, a list of problems)"""
     published = json.loads(file.read_text(encoding="utf-8"))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         planned = pool.map(lambda row: cases_of(row, published["models"], plan), published["rows"])
     rows = list(zip(published["rows"], planned))
+    if refused := [f"{row['gpu']}, {row['model']}: {cases.splitlines()[-1]}" for row, cases in rows if isinstance(cases, str)]:
+        return None, refused
     counted = [(row, cases) for row, cases in rows if "bound" not in row]
     families = []
     for name, limit in LIMITS.items():

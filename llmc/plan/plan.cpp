@@ -4,6 +4,7 @@
 #include <cstdio>
 #include "llmc/base/check.h"          // require, ensure, format
 #include "llmc/base/file.h"           // write_file_atomically
+#include "llmc/base/head_rows.h"      // forced_head_rows
 #include "llmc/base/json.h"           // Json
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/model/flops.h"         // flops_per_token
@@ -61,7 +62,8 @@ DescribedGpu described(const Gpu& gpu) {
 // "fits; the largest --batch-size that would: 69, ..."
 std::string fit_text(const RunPlan& plan) {
     const double missing = double(plan.memory.total_bytes()) - plan.gpu.memory_gb * 1e9;
-    return (plan.fits() ? "fits" : format("DOES NOT FIT, by %.1f MiB", missing / (1 << 20))) +
+    const char* const forced = forced_head_rows() > 0 ? " (without ANVIL_HEAD_ROWS it may)" : "";
+    return (plan.fits() ? "fits" : format("DOES NOT FIT, by %.1f MiB%s", missing / (1 << 20), forced)) +
            (plan.largest_batches[2] == 0
                 ? "; no --batch-size does: take more ranks, --zero-stage 2 or --moments bf16"
                 : format("; the largest --batch-size that would: %ld, with --recompute norms %ld, with block %ld",
@@ -222,7 +224,9 @@ std::string text_of(const RunPlan& plan) {
         "bf16\n",
         plan.bandwidth * 1e-9, plan.sent_gradient_bytes / mib, plan.config.step.bf16_gradients ? "bf16" : "fp32",
         plan.sent_weight_bytes / mib);
-    if (!plan.fits()) return text + "no time and no price: such a run cannot be made";
+    const std::string run = format("run: %ld steps, %s tokens, %s", plan.config.steps, amount_text(plan.tokens).c_str(),
+                                   amount_text(plan.flops * double(plan.config.steps), "FLOP").c_str());
+    if (!plan.fits()) return text + run + ": no time and no price, because it does not fit";
     const auto range = [&](auto&& value, auto&& text_of_value) {
         return range_text(value(0), value(1), value(2), text_of_value);
     };
@@ -237,12 +241,10 @@ std::string text_of(const RunPlan& plan) {
     if (plan.sharding.world_size > 1)
         text += format("  parallel efficiency %.0f %%: %s in collectives, %s of it exposed\n", 100 * mid.efficiency(),
                        time_text(mid.wire_s).c_str(), time_text(mid.exposed_s).c_str());
-    text +=
-        format("run: %ld steps, %s tokens, %s, %s, %s USD for %s GPU-hours\n", plan.config.steps,
-               amount_text(plan.tokens).c_str(), amount_text(plan.flops * double(plan.config.steps), "FLOP").c_str(),
-               range([&](int i) { return plan.run_s(i); }, time_text).c_str(),
-               range([&](int i) { return plan.usd(i); }, three_digits).c_str(),
-               three_digits(plan.run_s(1) / 3600 * W).c_str());
+    text += format("%s, %s, %s USD for %s GPU-hours\n", run.c_str(),
+                   range([&](int i) { return plan.run_s(i); }, time_text).c_str(),
+                   range([&](int i) { return plan.usd(i); }, three_digits).c_str(),
+                   three_digits(plan.run_s(1) / 3600 * W).c_str());
     text += format(
         "assumed, %s: --memory %g GB at %.3g TB/s, --tflops %g of which a large GEMM holds %.3g, --bandwidth %g GB/s "
         "and --network %g GB/s, --price %g USD per hour; %d GPUs per server. %s",

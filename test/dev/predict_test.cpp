@@ -37,6 +37,7 @@ TEST_CASE("the committed predictions are those of plan, and a change shows", "[p
     CHECK(other.exit_code == 1);
     CHECK(contains(other.out, "gpt2-124M on H100: "));
     CHECK(contains(other.out, " launches a micro-batch, "));
+    CHECK(contains(other.out, "doc/results/published.json: 4090, Qwen2.5-1.5B: error: --trace: the run DOES NOT FIT"));
     CHECK(contains(other.out, "doc/results/steps-predicted.json: not what `plan` says now\n"));
     CHECK(contains(other.out, "doc/predicted.md: not what `plan` says now\n"));
     CHECK(contains(other.out, "dev/results/predict.py --renew writes them"));

@@ -158,7 +158,7 @@ constexpr MmaSyncRate kMmaSyncRates[] = {{512, 88, 99},    {1024, 119, 133}, {20
                                          {4096, 156, 173}, {8192, 165, 182}, {16384, 171, 189}};
 constexpr double kMmaSyncRatedGemm = 271.2e12;
 // FlashAttention-2 on a 4090 at 2048, causal, TFLOP/s (TileLang's flash_perf.md), forward and backward by head size.
-// They divide the figures above, and say how much nearer a GeForce, of half their speed, comes to its GEMMs' rate.
+// They divide the figures above, and say how near to its GEMMs' rate a GeForce comes, with tensor cores at half speed.
 constexpr double kForward4090_64 = 142.2, kBackward4090_64 = 96.5, kForward4090_128 = 151.2, kBackward4090_128 = 99.2;
 constexpr double kRatedGemm4090 = 165.2e12;
 // cuDNN's deterministic backward, relative to its fastest. Except on Blackwell it writes all scores to memory, 2 bytes

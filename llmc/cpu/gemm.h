@@ -14,9 +14,9 @@ columns of B in place (gemm_stream.h).
 #include "llmc/base/check.h"             // ensure
 #include "llmc/cpu/device.h"             // Cpu, parallel_tasks
 #include "llmc/cpu/gemm_micro_kernel.h"  // multiply_panels_in_registers
-#include "llmc/cpu/gemm_pack.h"          // pack_micro_panel, pack_a, Strided
+#include "llmc/cpu/gemm_pack.h"          // pack_micro_panel, pack_a, Strided, widen_rows
 #include "llmc/cpu/gemm_plan.h"          // GemmPlan, gemm_plan
-#include "llmc/cpu/gemm_stream.h"        // stream_lanes
+#include "llmc/cpu/gemm_stream.h"        // stream_block
 #include "llmc/cpu/gemm_tiles.h"         // pack_a_tiles, tile_kernel_of
 #include "llmc/ops/matmul.h"             // Write
 #include "llmc/cpu/simd.h"
@@ -188,18 +188,19 @@ struct Gemm {
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
 
-    // C (M, kLanes) from column j on, with B in place. At the right edge the lanes begin before j, so that all exist.
+    // C (M, kStreamedColumns) from column j on, with B in place. At the right edge the columns begin before j, so that
+    // all exist.
     void multiply_in_place(int64_t j, Strided<P> a) const {
-        const int64_t first = std::min(j, plan.N - kLanes), new_cols = first + kLanes - j;
+        const int64_t first = std::min(j, plan.N - kStreamedColumns), new_cols = first + kStreamedColumns - j;
         for (int64_t i = 0; i < plan.M; i += kStreamedRows) {
             const int64_t rows = std::min<int64_t>(kStreamedRows, plan.M - i);
             Out* to = c + i * c_row + j;
-            Out edge[kStreamedRows * kLanes];
-            const bool whole = new_cols == kLanes;
-            stream_lanes(whole ? to : edge, whole ? c_row : kLanes, rows, plan.K, a.at(i, 0), b.at(0, first),
+            Out edge[kStreamedRows * kStreamedColumns];
+            const bool whole = new_cols == kStreamedColumns;
+            stream_block(whole ? to : edge, whole ? c_row : kStreamedColumns, rows, plan.K, a.at(i, 0), b.at(0, first),
                          bias_at(first));
             for (int64_t r = 0; !whole && r < rows; r++)
-                std::copy_n(edge + r * kLanes + j - first, new_cols, to + r * c_row);
+                std::copy_n(edge + r * kStreamedColumns + j - first, new_cols, to + r * c_row);
         }
     }
 
@@ -247,14 +248,11 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                 a_terms = a;
             } else {
                 float* wide = cpu.shared_scratch(M * K);
-                for (int64_t i = 0; i < M; i++)
-                    for_lanes(K, [&](int64_t k, auto width) {
-                        store(wide + i * K + k, load(a.data + i * a.row + k, width), width);
-                    });
+                widen_rows(wide, K, a, M, K);
                 a_terms = {wide, K, 1};
             }
-            parallel_tasks(cpu, (N + kLanes - 1) / kLanes,
-                           [=](int64_t task) { call.multiply_in_place(task * kLanes, a_terms); });
+            parallel_tasks(cpu, (N + kStreamedColumns - 1) / kStreamedColumns,
+                           [=](int64_t task) { call.multiply_in_place(task * kStreamedColumns, a_terms); });
             return;
         }
 

@@ -55,6 +55,8 @@ inline constexpr int64_t kTileBlockK = 256;
 inline constexpr int64_t kMaxMC = 512;
 // Rows of A for which B is read in place (gemm_stream.h), at a time and in all: with more, packing is faster.
 inline constexpr int kStreamedRows = 8;
+// Columns of B that a thread reads at a time.
+inline constexpr int kStreamedColumns = std::max(kLanes, 2 * kRegisterLanes);
 #if defined(__AVX512F__)
 inline constexpr int64_t kMostStreamedRows = 24;
 #else
@@ -149,7 +151,7 @@ inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     const bool odd_a = p.a_transposed || p.K % k_step != 0;
     const bool fits = k_step == 1 && p.M * p.K * element_bytes <= p.l2_bytes;
     plan.packs_a = (odd_a && !fits) || widens;
-    if (p.streams_b && p.M <= streamed_rows && p.N >= kLanes && !odd_a) {
+    if (p.streams_b && p.M <= streamed_rows && p.N >= kStreamedColumns && !odd_a) {
         plan.streams_b = true, plan.packs_a = false;
         return plan;
     }

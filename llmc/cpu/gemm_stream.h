@@ -3,12 +3,13 @@ C (M,N) = A (M,K) B (K,N) [+ bias (N)] with few rows of A and contiguous columns
 in place. That is a linear layer in generation, with one row per sequence, and takes as long as reading the weights from
 memory. Packing them (gemm_pack.h) would write and read all of them once more, for a single use.
 
-Blocks of kRegisterLanes terms of as many columns are transposed in registers, so that lanes are columns. Then k runs as
-in gemm_micro_kernel.h, whose bit-exact definition of the result also holds here.
+Blocks of kRegisterLanes terms of as many columns are transposed in registers, so that lanes are columns, and stored to
+L1. Then k runs as in gemm_micro_kernel.h, whose bit-exact definition of the result also holds here.
 
 Columns are short, and several are read side by side, which hardware prefetchers do not predict. So B is prefetched by
 instructions, far ahead and into L2: L1, which is refilled from L2 in time, has too few fill buffers for lines on their
-way from memory.
+way from memory. For the same reason they are spread over the multiply-adds: in a burst they would take all of those
+buffers, and the loads of this block would wait for memory.
 */
 #pragma once
 #include <algorithm>
@@ -19,28 +20,23 @@ way from memory.
 #include "llmc/cpu/gemm_plan.h"          // kBlockK, kPair, kStreamedRows
 #include "llmc/cpu/simd.h"
 
-// A has the type P as which operands are multiplied, so that each use is a plain load. B is widened in registers.
-template <class P, class T>
-ANVIL_INLINE FloatRegister multiply_add_terms(const P* a, FloatRegister b, FloatRegister sum) {
-    if constexpr (kWidens<P, T>)
-        return fma(broadcast_pair(a), first_of_pairs(b), fma(broadcast_pair(a + 1), second_of_pairs(b), sum));
-    else
-        return multiply_add<T>(broadcast_pair(a), b, sum);
-}
-
-// Registers of columns that are read side by side. One row in one register would be a single chain of multiply-adds,
-// each waiting for the one before.
+// Registers of columns that are read side by side. Each is a chain of multiply-adds that wait for the one before, so
+// that there are several even for one row. Sums take half of all registers, two thirds of what the micro-kernel's take.
 template <int rows>
-inline constexpr int kStreamedRegisters = rows * kRegisters <= 4 ? kRegisters : 1;
+inline constexpr int kStreamedRegisters =
+    std::min<int>(kStreamedColumns / kRegisterLanes, kMR* kNRRegisters * 2 / 3 / rows);
 
 // How far ahead B is prefetched, in bytes. Prefetching past the end of B is harmless.
 inline constexpr int64_t kStreamedAhead = 32 << 10;
 
-// c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = kStreamedRegisters registers
+// c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = kStreamedRegisters registers.
+// If operands are widened, neighbors in k have changed places in A, as when it is packed.
 template <int rows, class P, class T>
 void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias) {
     constexpr int registers = kStreamedRegisters<rows>, width = registers * kRegisterLanes;
-    constexpr int64_t step = kLanes * kPair<T>;  // 64 bytes of a column
+    constexpr int64_t step = kLanes * kPair<T>;    // 64 bytes of a column
+    constexpr int kSteps = kWidens<P, T> ? 2 : 1;  // of k in four bytes of B
+    constexpr int64_t depth = step / kPair<P>;
     static_assert(kBlockK<T> % step == 0);
     const int64_t steps = std::max<int64_t>(K / step, 1), ahead = kStreamedAhead / (64 * width);
     const T* next_b = b.data + ahead / steps * width * b.col;
@@ -50,37 +46,71 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) a_row[i] = a.data + std::min<int64_t>(i, M - 1) * a.row;
     FloatRegister total[registers][rows] = {};
+    alignas(64) float block[depth][width];
     for (int64_t k0 = 0; k0 < K; k0 += kBlockK<T>) {
         const int64_t end = std::min(K, k0 + kBlockK<T>);
         FloatRegister sum[registers][rows] = {};
         int64_t k = k0;
         for (; k + step <= end; k += step) {
-            for (int j = 0; j < width; j++) __builtin_prefetch(next_b + j * b.col + next_k * step, 0, 2);
-            if (++next_k == steps) next_k = 0, next_b += width * b.col;
-            for (int64_t part = k; part < k + step; part += kRegisterLanes * kPair<T>)
+            const T* next = next_b + next_k * step;
+            const auto multiply_step = [&](int64_t t, const FloatRegister(&terms)[registers]) ANVIL_LAMBDA {
+                for (int64_t j = t * width / depth; j < (t + 1) * width / depth; j++)
+                    __builtin_prefetch(next + j * b.col, 0, 2);
+#pragma GCC unroll 8
+                for (int i = 0; i < rows; i++) {
+                    const FloatRegister x = broadcast_pair(a_row[i] + k + t * kPair<P>);
+#pragma GCC unroll 4
+                    for (int r = 0; r < registers; r++) sum[r][i] = multiply_add<P>(x, terms[r], sum[r][i]);
+                }
+            };
+            for (int64_t part = 0; part < depth; part += kRegisterLanes * kSteps)
 #pragma GCC unroll 4
                 for (int r = 0; r < registers; r++) {
-                    FloatRegister terms[kRegisterLanes];
+                    FloatRegister pairs[kRegisterLanes];
 #pragma GCC unroll 16
                     for (int j = 0; j < kRegisterLanes; j++)
-                        std::memcpy(&terms[j], b.data + (r * kRegisterLanes + j) * b.col + part, sizeof terms[j]);
-                    transpose_lanes(terms);
+                        std::memcpy(&pairs[j], b.data + (r * kRegisterLanes + j) * b.col + k + part * kPair<P>,
+                                    sizeof pairs[j]);
+                    transpose_lanes(pairs);
 #pragma GCC unroll 16
                     for (int t = 0; t < kRegisterLanes; t++)
-#pragma GCC unroll 8
-                        for (int i = 0; i < rows; i++)
-                            sum[r][i] = multiply_add_terms<P, T>(a_row[i] + part + t * kPair<T>, terms[t], sum[r][i]);
+#pragma GCC unroll 2
+                        for (int s = 0; s < kSteps; s++) {
+                            const FloatRegister terms = kSteps == 1 ? pairs[t]
+                                                        : s == 0    ? second_of_pairs(pairs[t])
+                                                                    : first_of_pairs(pairs[t]);
+                            if constexpr (registers == 1)
+                                multiply_step(part + t * kSteps + s, {terms});
+                            else
+                                store_register(block[part + t * kSteps + s] + r * kRegisterLanes, terms);
+                        }
                 }
+            if constexpr (registers > 1)
+#pragma GCC unroll 4
+                for (int64_t t = 0; t < depth; t++) {
+                    FloatRegister terms[registers];
+#pragma GCC unroll 4
+                    for (int r = 0; r < registers; r++) terms[r] = load_register(block[t] + r * kRegisterLanes);
+                    multiply_step(t, terms);
+                }
+            if (++next_k == steps) next_k = 0, next_b += width * b.col;
         }
         for (; k < end; k += kPair<T>)  // the last terms
 #pragma GCC unroll 4
             for (int r = 0; r < registers; r++) {
-                float terms[kRegisterLanes];
+                float pairs[kRegisterLanes];
                 for (int j = 0; j < kRegisterLanes; j++)
-                    std::memcpy(&terms[j], b.data + (r * kRegisterLanes + j) * b.col + k, sizeof terms[j]);
+                    std::memcpy(&pairs[j], b.data + (r * kRegisterLanes + j) * b.col + k, sizeof pairs[j]);
+                const FloatRegister terms = load_register(pairs);
 #pragma GCC unroll 8
-                for (int i = 0; i < rows; i++)
-                    sum[r][i] = multiply_add_terms<P, T>(a_row[i] + k, load_register(terms), sum[r][i]);
+                for (int i = 0; i < rows; i++) {
+                    const P* x = a_row[i] + k;
+                    if constexpr (kWidens<P, T>)
+                        sum[r][i] = fma(broadcast_pair(x + 1), first_of_pairs(terms),
+                                        fma(broadcast_pair(x), second_of_pairs(terms), sum[r][i]));
+                    else
+                        sum[r][i] = multiply_add<T>(broadcast_pair(x), terms, sum[r][i]);
+                }
             }
 #pragma GCC unroll 4
         for (int r = 0; r < registers; r++)
@@ -102,13 +132,13 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
         }
 }
 
-// The same for kLanes columns and M <= kStreamedRows. M is rounded up to a power of two: memory is the bottleneck, so
-// the additional rows cost nothing.
+// The same for kStreamedColumns columns and M <= kStreamedRows. M is rounded up to a power of two: memory is the
+// bottleneck, so the additional rows cost nothing.
 template <int rows = kStreamedRows, class P, class T>
-void stream_lanes(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias) {
+void stream_block(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias) {
     if constexpr (rows > 1)
-        if (M <= rows / 2) return stream_lanes<rows / 2>(c, c_row, M, K, a, b, bias);
+        if (M <= rows / 2) return stream_block<rows / 2>(c, c_row, M, K, a, b, bias);
     constexpr int width = kStreamedRegisters<rows> * kRegisterLanes;
-    for (int64_t j = 0; j < kLanes; j += width)
+    for (int64_t j = 0; j < kStreamedColumns; j += width)
         stream_columns<rows>(c + j, c_row, M, K, a, b.at(0, j), bias ? bias + j : nullptr);
 }

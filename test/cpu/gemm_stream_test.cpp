@@ -62,7 +62,7 @@ void check_transpose() {
 
 }  // namespace
 
-// Around 1, 2, 4 and 8 rows at a time, and where B is packed from then on; sixteen columns; a register full of terms
+// Around 1, 2, 4 and 8 rows at a time, and where B is packed from then on; sixteen columns and 32; a register full of terms
 // and blocks of 256 and 512.
 TEST_CASE("few rows have the bits of many", "[gemm_stream]") {
     const UsedRegisters used(GENERATE(true, false));
@@ -70,7 +70,7 @@ TEST_CASE("few rows have the bits of many", "[gemm_stream]") {
     std::set<int64_t> rows = {1, 2, 3, 4, 5, 7, 8, kMostStreamedRows, kMostStreamedRows + 1};
     if (kMostStreamedRows > kStreamedRows) rows.insert({9, 12, 17});
     for (const int64_t M : rows)
-        for (const int64_t N : {15, 17, 40})
+        for (const int64_t N : {15, 17, 33, 40})
             for (const int64_t K : {2, 30, 34, 546}) {
                 check_same<float>(M, N, K, with_bias);
                 check_same<bf16>(M, N, K, with_bias);

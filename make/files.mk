@@ -38,8 +38,8 @@ ALONE := $(NVIDIA) $(patsubst %,llmc/%.cpp,base/build_id base/processor comm/lau
 # HOT is what works on every byte, token or value. It is optimized, which takes twice the compile time.
 HOT_FILES := $(patsubst %,llmc/data/%.cpp,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
   $(patsubst %,llmc/interop/%.cpp,gguf llmc_model stored_model tensor_files) llmc/base/hash.cpp llmc/base/json.cpp \
-  llmc/io/checkpoint.cpp $(wildcard llmc/comm/host/*.cpp llmc/optim/*.cpp)
-HOT_ROOMS := $(patsubst %,hot-%,base comm data interop io optim)
+  llmc/io/checkpoint.cpp llmc/eval/sample.cpp $(wildcard llmc/comm/host/*.cpp llmc/optim/*.cpp)
+HOT_ROOMS := $(patsubst %,hot-%,base comm data eval interop io optim)
 ROOMS := $(HOT_ROOMS) base comm data+interop io+model+eval plan run+checkpoint+train+commands
 HOT   := $(HOT_FILES:%=$(O)/%.o) $(HOT_ROOMS:%=$(O)/llmc/joined/%.cpp.o) $(O)/llmc/cuda/%
 # $(call room,NAME): its files. $(call objects,FILES): the objects of some of FILES, hot ones first, because the linker

@@ -48,8 +48,7 @@ public:
         int64_t drawn = 0;
         for (bool goes_on = true; goes_on && drawn < config_.num_tokens;) {
             copy_to_host(model_.device, stored_.data(), row, model_.shape.vocab_size);
-            for (size_t v = 0; v < logits_.size(); v++)
-                logits_[v] = capped(to_float(stored_[v]), model_.shape.architecture.softcap);
+            read_logits(logits_, stored_.data(), model_.shape.architecture.softcap);
             const int32_t token = draw(logits_, config_, rng_);
             drawn++;
             goes_on = each(token) && int64_t(cached_.size()) + 1 < context_;

@@ -8,54 +8,23 @@ Each token depends on the T tokens before it. They are recomputed for every toke
 */
 #pragma once
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <vector>
-#include "llmc/base/bf16.h"           // to_float
+#include "llmc/base/bf16.h"           // bf16
 #include "llmc/base/rng.h"            // Rng
 #include "llmc/eval/batches.h"        // StopAsked
 #include "llmc/eval/sample_config.h"  // SampleConfig
 #include "llmc/model/gpt.h"           // Gpt
 #include "llmc/model/gpt_decoder.h"   // GptDecoder
+#include "llmc/ops/cross_entropy.h"   // Softcap
 
 // Draws an index from logits (V).
-inline int32_t draw(const std::vector<float>& logits, const SampleConfig& config, Rng& rng) {
-    std::vector<int32_t> order(logits.size());
-    std::iota(order.begin(), order.end(), 0);
-    // Ties between logits are ordered by id, so that the choice does not depend on the sort.
-    const auto likelier = [&](int32_t a, int32_t b) {
-        return logits[size_t(a)] != logits[size_t(b)] ? logits[size_t(a)] > logits[size_t(b)] : a < b;
-    };
-    if (config.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
-    if (config.top_k > 0 && size_t(config.top_k) < order.size()) {
-        std::partial_sort(order.begin(), order.begin() + config.top_k, order.end(), likelier);
-        order.resize(size_t(config.top_k));
-    }
-    float largest = logits[size_t(order[0])];
-    for (int32_t id : order) largest = std::max(largest, logits[size_t(id)]);
-    const auto weight = [&](int32_t id) { return std::exp(double(logits[size_t(id)] - largest) / config.temperature); };
-    if (config.top_p < 1) {
-        const auto less_likely = [&](int32_t a, int32_t b) { return likelier(b, a); };
-        double all = 0, part = 0;
-        for (int32_t id : order) all += weight(id);
-        std::vector<int32_t> nucleus;
-        std::make_heap(order.begin(), order.end(), less_likely);
-        while (nucleus.empty() || (part < config.top_p * all && !order.empty())) {
-            std::pop_heap(order.begin(), order.end(), less_likely);
-            nucleus.push_back(order.back()), order.pop_back();
-            part += weight(nucleus.back());
-        }
-        order = nucleus;
-    }
-    std::vector<double> sums;
-    double sum = 0;
-    for (int32_t id : order) sums.push_back(sum += weight(id));
-    const double point = rng.uniform() * sum;
-    const auto chosen = std::upper_bound(sums.begin(), sums.end(), point);
-    return order[size_t(std::min<ptrdiff_t>(chosen - sums.begin(), ptrdiff_t(order.size()) - 1))];
-}
+int32_t draw(const std::vector<float>& logits, const SampleConfig& config, Rng& rng);
+
+// The first of `stored`, which the head computed, softcapped
+void read_logits(std::vector<float>& logits, const float* stored, Softcap softcap);
+void read_logits(std::vector<float>& logits, const bf16* stored, Softcap softcap);
 
 // Where the context of a token comes from.
 //   recompute   a forward pass over the last T tokens for each token
@@ -109,8 +78,7 @@ void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, i
                 row = rows + int64_t(sample) * shape.padded_vocab_size();
             }
             copy_to_host(model.device, stored.data(), row, shape.vocab_size);
-            for (size_t v = 0; v < logits.size(); v++)
-                logits[v] = capped(to_float(stored[v]), shape.architecture.softcap);
+            read_logits(logits, stored.data(), shape.architecture.softcap);
             newest[sample] = draw(logits, config, rngs[sample]);
             text.push_back(newest[sample]);
             goes_on[sample] = each(sample, newest[sample]);

@@ -79,6 +79,15 @@ TEST_CASE("temperature 0 takes the likeliest token, of equals the first", "[samp
         CHECK(counts_of({-1, 2, 0, 2, 2}, config, 10) == std::vector<int64_t>{0, 10, 0, 0, 0});
         CHECK(counts_of({-1e30f, -2e30f, -9e29f}, config, 10) == std::vector<int64_t>{0, 0, 10});
     }
+    // Many are compared side by side: the maximum at each place, before an equal one and after a NaN.
+    Rng rng(1, Stream::sampling);
+    for (const int n : {16, 17, 47})
+        for (int at = 1; at < n; at++) {
+            Floats logits(size_t(n), -2.f);
+            logits[size_t(at)] = logits.back() = -1, logits[size_t(at) - 1] = at > 1 ? NAN : -3;
+            CHECK(draw(logits, {.temperature = 0}, rng) == at);
+        }
+    CHECK(draw({NAN, 1, 2}, {.temperature = 0}, rng) == 0);
 }
 
 TEST_CASE("frequencies are those of the softmax at each temperature", "[sample]") {

@@ -173,8 +173,8 @@ PROOFS = {
         "nanoGPT's CPU model in bf16, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
         "nanoGPT's CPU model in fp32 on an Intel with AVX-512, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
         "nanoGPT's CPU example, 2000 steps in fp32: validation loss": "dev/bench/against_pytorch.py scripts/quickstart.sh",
-        "GPT-2 124M in bf16, decoding on one core (Zen 4), tokens per second": "doc/results/decode-against-transformers.json "
-        "dev/bench/decode_against_transformers.py dev/interop/check_servers.py",
+        "GPT-2 124M in bf16, decoding on one core (Zen 4), tokens per second": "doc/results/decode-against-others.json "
+        "dev/bench/decode_against_others.py dev/interop/check_servers.py",
         "SIGKILL at 500 random moments and around 700 system calls, then resume": "doc/results/torture.json dev/torture/main.py",
         "one bit of a checkpoint flipped, 10,000 times": "doc/results/torture.json dev/torture/main.py test/io/checkpoint_test.cpp",
     },

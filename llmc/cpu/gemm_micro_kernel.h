@@ -45,7 +45,13 @@ ANVIL_INLINE FloatRegister second_of_pairs(FloatRegister pairs) {
 template <class T>
 ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatRegister sum) {
     if constexpr (std::is_same_v<T, float>) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+        // In assembly, because g++ 12 also takes the forms that overwrite a factor, and then spills: 2 to 4 % slower.
+        asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+        return sum;
+#else
         return fma(a, b, sum);
+#endif
     } else {
 #if defined(__AVX512BF16__)
         return _mm512_dpbf16_ps(sum, __m512bh(a), __m512bh(b));

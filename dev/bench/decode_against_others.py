@@ -52,19 +52,23 @@ def page_text(results):
     rows, notes = [], ""
     for r in results:
         where = f"{r['machine']}, {r['instructions']}"
-        for row in r["rows"]:
-            roofline = r["read_gb_per_s"] * 1e9 / row["weight_bytes"] * row["sequences"]
-            share = f"{100 * row['anvil'] / roofline:.0f} % of {roofline:.0f}"
-            # None: not measured
-            others = ["-" if row[key] is None else f"{row[key]:.1f}" for key in ("transformers", "ratio", "llama_cpp", "llama_ratio")]
-            rows.append([where, str(r["threads"]), row["type"], str(row["sequences"]), f"{row['anvil']:.1f}", *others, share])
-        clock = "processor" if r["cpu_time"] else "elapsed"
-        note = f"{where}: {r['date']}, torch {r['torch']}, transformers {r['version']}, "
+        for dtype in dict.fromkeys(row["type"] for row in r["rows"]):
+            of_type = sorted((row for row in r["rows"] if row["type"] == dtype), key=lambda row: row["sequences"])
+
+            def cell(key, of_type=of_type):
+                values = ["-" if row[key] is None else f"{row[key]:.1f}" for row in of_type]  # None: not measured
+                return ", ".join(values) if set(values) != {"-"} else "-"
+
+            shares = [row["anvil"] * row["weight_bytes"] / row["sequences"] / (r["read_gb_per_s"] * 1e9) for row in of_type]
+            cells = [cell(key) for key in ("anvil", "ratio", "llama_ratio")]
+            rows.append([where, str(r["threads"]), dtype, *cells, ", ".join(f"{share:.0%}" for share in shares)])
+        clock = "processor time, " if r["cpu_time"] else ""
+        note = f"{where}: {r['date']}, transformers {r['version']}, "
         note += f"xllamacpp {r['llama_cpp']}, " if r["llama_cpp"] else ""
-        note += f"{r['tokens']} tokens, {r['rounds']} rounds, {clock} time, memory read at {r['read_gb_per_s']:.1f} GB/s at best. {r['note']}"
+        note += f"{r['tokens']} tokens, {r['rounds']} rounds, {clock}memory read at {r['read_gb_per_s']:.1f} GB/s. {r['note']}"
         notes += "\n" + note.rstrip() + "\n"
-    heads = ["processor", "threads", "type", "sequences", "tokens/s", "transformers", "ratio", "llama.cpp", "ratio", "of the roofline"]
-    return table(heads, [1, *range(3, 10)], rows) + notes
+    heads = ["processor", "threads", "type", "tokens/s, 1 and 8 sequences", "times transformers", "times llama.cpp", "of the roofline"]
+    return table(heads, [1, *range(3, 7)], rows) + notes
 
 
 def main():

@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 53_950,
-    "sources of llmc/": 430,
+    "lines of llmc/ (sources, with comments)": 54_040,
+    "sources of llmc/": 431,
     "sources of one folder of llmc/": 58,
     "files of scripts/": 33,
     "flags of `train_gpt train`": 85,

@@ -2,8 +2,8 @@
 AdamW on the CPU: llmc/ops/adamw.h.
 
 One memory-bound pass: 28 bytes per element, 30 with a bf16 param, 8 fewer with bf16 moments. Plain stores reach the
-limit: the cache lines that they write were just read (dev/log/cpu.md). Prefetches help because hardware prefetchers stop
-at each 4 KB of each of the arrays.
+limit: the cache lines that they write were just read (dev/log/cpu.md). Prefetches help because hardware prefetchers
+begin anew at every 4 KB of each array.
 */
 #pragma once
 #include <cmath>

@@ -62,8 +62,8 @@ void check_transpose() {
 
 }  // namespace
 
-// Around 1, 2, 4 and 8 rows at a time, and where B is packed from then on; sixteen columns and 32; a register full of terms
-// and blocks of 256 and 512.
+// Around 1, 2, 4 and 8 rows at a time, and where B is packed from then on; sixteen columns and 32; a register full of
+// terms and blocks of 256 and 512.
 TEST_CASE("few rows have the bits of many", "[gemm_stream]") {
     const UsedRegisters used(GENERATE(true, false));
     const bool with_bias = GENERATE(false, true);

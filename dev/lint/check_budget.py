@@ -18,7 +18,7 @@ BUDGET = {
     "files of scripts/": 33,
     "flags of `train_gpt train`": 85,
     "words of README.md and doc/": 32_680,
-    "words of dev/LOG.md and dev/log/": 14_430,
+    "words of dev/LOG.md and dev/log/": 14_630,
     "lines of Makefile and make/": 708,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

@@ -454,6 +454,8 @@ TEST_CASE("gpu_check takes programs that were carried along, where there are non
     CHECK(machine.read("made") == "build/cuda/gpu-tests\n");
 }
 
+namespace {
+
 // Programs as make builds them, but small: linked with a library of which the path is only known where they are built.
 struct BuiltPrograms : FakeMachine {
     std::string site = folder / "site", cudnn = site + "/nvidia/cudnn/lib";
@@ -490,6 +492,8 @@ struct BuiltPrograms : FakeMachine {
                    " CPATH=include DEPS_DIR=.deps scripts/carry_deps.sh --programs");
     }
 };
+
+}  // namespace
 
 TEST_CASE("programs that would not start elsewhere are not carried", "[gpu_check][plain]") {
     const BuiltPrograms here;

@@ -78,6 +78,8 @@ EMULATED_TESTS := $(call joined,$(E),cuda) \
   $(if $(call containing,"test/models.h",$(cuda_FILES)),$(E)/test/models.cu.o)
 EMULATED := $(patsubst %,$(E)/%.o,$(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_profile \
   comm/gpu/cuda_comm comm/gpu/nccl_comm) $(filter-out $(if $(RACE),,%/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
+# Executes nvcc's PTX in place of the emulated kernels, if asked to: dev/ptx.
+PTX_MACHINE := $(patsubst %,$(E)/%.o,$(sort $(wildcard dev/ptx/*.cpp)))
 EMULATED_BACKEND := $(E)/llmc/commands/cuda_backend.cpp.o
 EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))
 NO_COLLECTIVES := $(filter-out $(E)/llmc/comm/% %/fake_nccl.cpp.o %/process_ranks.cpp.o,$(EMULATED))
@@ -86,5 +88,5 @@ PROGRAMS := $(BIN)train_gpt $(BIN)data/tokenize
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 BENCH_FILES := $(sort $(wildcard dev/bench/*.cu))
 FUZZ_FILES  := $(sort $(wildcard test/fuzz/*_fuzz.cpp))
-OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(EMULATED_KERNELS) $(EMULATED_TESTS) $(EMULATED_BACKEND) \
+OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(PTX_MACHINE) $(EMULATED_KERNELS) $(EMULATED_TESTS) $(EMULATED_BACKEND) \
   $(patsubst %,$(O)/%.o,test/main.cpp train_gpt.cu data/tokenize.cpp $(BENCH_FILES) $(FUZZ_FILES))

@@ -60,7 +60,7 @@ $(call optimize,$(TEST_OPT),$(filter-out $(OPS_TESTS),$(TESTS)) $(COLD) $(EMULAT
 $(call optimize,$(LIGHT),$(EMULATED_KERNELS) $(O)/dev/bench/joined_% $(E)/dev/bench/% \
   $(filter %/plan.cpp.o $(O)/llmc/plan/% $(if $(IS_CUDA),%/cuda_backend.cpp.o),$(COLD)))
 $(call optimize,$(EMULATED_OPT),$(EMULATED_TESTS))
-$(call optimize,$(EMULATOR_OPT),$(filter $(E)/dev/emulator/%,$(EMULATED)))
+$(call optimize,$(EMULATOR_OPT),$(filter $(E)/dev/emulator/%,$(EMULATED)) $(PTX_MACHINE))
 # Catch2's own code would take 16 s with optimization.
 $(call optimize,-O0,$(O)/test/main.cpp.o)
 $(O)/test/main.cpp.o: private override DEBUG_INFO :=

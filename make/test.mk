@@ -41,8 +41,10 @@ run-gpu: $(O)/gpu-$(TEST_NAME) $(NEEDED_PROGRAMS)
 # The linker keeps the first copy of an inline function, so optimized objects come first, and the emulator before all:
 # the race checker must not call an instrumented copy.
 $(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
-$(E)/$(TEST_NAME): $(if $(OTHER_TESTS),$(EMULATED) $(EMULATED_KERNELS),$(NO_COLLECTIVES)) $(EMULATED_TESTS) \
-  $(TEST_ENGINE) $(O)/test/main.cpp.o
+# -rdynamic: dev/ptx looks up the names of kernels.
+$(E)/$(TEST_NAME): private LDFLAGS += -rdynamic
+$(E)/$(TEST_NAME): $(if $(OTHER_TESTS),$(EMULATED) $(EMULATED_KERNELS),$(NO_COLLECTIVES)) $(PTX_MACHINE) \
+  $(EMULATED_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
 $(O)/gpu-$(TEST_NAME): $(cuda_FILES:%=$(O)/%.o) $(TEST_ENGINE) $(O)/test/main.cpp.o
 $(O)/$(TEST_NAME) $(E)/$(TEST_NAME) $(O)/gpu-$(TEST_NAME):
 	$(call link,$(CATCH2_LIBS))

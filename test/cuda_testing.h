@@ -9,6 +9,7 @@ same name.
   check_close("out", out.get(), want, eps_of<T>());  want: the CPU's result for rounded<T>(values)
 */
 #pragma once
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -27,12 +28,12 @@ same name.
 #define ON_DEVICE "[gpu]"
 #endif
 
-// Under a sanitizer, the race checker or qemu, tests take ten times as long, and repetitions would find nothing new.
-// They run only in `make test` and on a GPU.
+// Under a sanitizer, the race checker, qemu or on dev/ptx, tests take ten times as long, and repetitions would find
+// nothing new. They run only in `make test` and on a GPU.
 #if defined(ANVIL_ASAN) || defined(ANVIL_MSAN) || defined(ANVIL_RACE) || defined(ANVIL_QEMU)
-constexpr bool kWatched = true;
+inline const bool kWatched = true;
 #else
-constexpr bool kWatched = false;
+inline const bool kWatched = std::getenv("ANVIL_PTX");  // dev/ptx executes the kernels
 #endif
 
 template <class T>

@@ -276,6 +276,7 @@ Options options_from_environment() {
     if (schedule == "random") options.schedule = Schedule::random;
     options.seed = unsigned(number("ANVIL_EMULATOR_SEED", options.seed));
     options.lazy_streams = streams == "lazy";
+    options.chip = int(number("ANVIL_EMULATOR_CHIP", size_t(options.chip)));
     options.gpus = int(number("ANVIL_EMULATOR_GPUS", size_t(options.gpus)));
     options.memory_bytes = number("ANVIL_EMULATOR_MEMORY_MIB", options.memory_bytes >> 20) << 20;
     return options;

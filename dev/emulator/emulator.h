@@ -22,6 +22,7 @@ Kernels do not know of the emulator: they include <cuda_runtime.h>, which is fou
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 #include "dev/emulator/sanitizers.h"          // ANVIL_ASAN
 #include "llmc/plan/include/runtime_types.h"  // dim3, uint3
@@ -82,6 +83,7 @@ struct Options {
     Schedule schedule = Schedule::in_order;  // ANVIL_EMULATOR_SCHEDULE
     unsigned seed = 1;                       // ANVIL_EMULATOR_SEED
     bool lazy_streams = false;               // ANVIL_EMULATOR_STREAMS=lazy: see runtime.cpp
+    int chip = 90;                           // ANVIL_EMULATOR_CHIP: its compute capability
     int gpus = 1;                            // ANVIL_EMULATOR_GPUS: GPUs of the host; each process uses one
     size_t memory_bytes = size_t(4) << 30;   // ANVIL_EMULATOR_MEMORY_MIB: memory of the GPU
 };
@@ -94,6 +96,18 @@ void stall(Stream* stream, bool stalled);
 extern std::atomic<bool> queries_hang;
 
 void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
+
+// A kernel's argument. If set, run_elsewhere() gets each launch, and run() only what it refuses (dev/ptx).
+struct Argument {
+    const void* data;
+    size_t bytes;
+};
+using RunElsewhere = bool (*)(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                              const std::vector<Argument>& arguments);
+inline constinit RunElsewhere run_elsewhere = nullptr;
+
+// Begin and end of the device memory that an address lies in, from one cudaMalloc; two null pointers: in none.
+std::pair<const char*, const char*> allocation_of(const void* address);
 
 // A warp-level operation. Every lane of `mask` leaves a pointer to its operands; the last to arrive calls `act` with
 // all pointers, indexed by lane. `orders_memory`: lanes see each other's earlier writes afterwards (only __syncwarp).

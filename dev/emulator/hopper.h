@@ -29,13 +29,17 @@ races.
 #include <string>
 #include "dev/emulator/emulator.h"
 
-namespace emulator {
-
-struct TensorMap {
+// In place of the toolkit's type of this name, with its size and alignment: kernels are called as nvcc calls them.
+struct alignas(128) CUtensorMap_st {
     const char* base;
     int64_t dims[4], strides[4];  // in elements; in bytes
     int box[4];
+    char unused[40];
 };
+
+namespace emulator {
+
+using TensorMap = CUtensorMap_st;
 
 void mbarrier_init(void* barrier, int arrivals, Site site);
 void mbarrier_fence_init();

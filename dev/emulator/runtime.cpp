@@ -174,7 +174,7 @@ cudaError_t cudaGetDeviceCount(int* count) { return *count = options().gpus, cud
 cudaError_t cudaSetDevice(int device) { return device < options().gpus ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? options().chip / 10 : 0;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* address, int bytes, int device) {
@@ -187,7 +187,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     *properties = {};
     std::strcpy(properties->name, "emulated GPU");
     properties->totalGlobalMem = options().memory_bytes;
-    properties->major = 9;
+    properties->major = options().chip / 10, properties->minor = options().chip % 10;
     properties->multiProcessorCount = 4;  // few, so that small shapes have more blocks than SMs
     properties->l2CacheSize = 1 << 20;
     return cudaSuccess;
@@ -202,6 +202,15 @@ struct Allocation {
     bool operator<(const Allocation& other) const { return data < other.data; }
 };
 static std::set<Allocation> allocations;
+
+std::pair<const char*, const char*> allocation_of(const void* address) {
+    auto next = allocations.upper_bound({const_cast<void*>(address), 0});
+    if (next == allocations.begin()) return {};
+    const Allocation& found = *--next;
+    const char* const begin = static_cast<const char*>(found.data);
+    if (static_cast<const char*>(address) >= begin + found.bytes) return {};
+    return {begin, begin + found.bytes};
+}
 }  // namespace emulator
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

@@ -12,14 +12,14 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 54_040,
+    "lines of llmc/ (sources, with comments)": 54_045,
     "sources of llmc/": 431,
     "sources of one folder of llmc/": 58,
     "files of scripts/": 33,
     "flags of `train_gpt train`": 85,
-    "words of README.md and doc/": 32_680,
+    "words of README.md and doc/": 32_760,
     "words of dev/LOG.md and dev/log/": 14_630,
-    "lines of Makefile and make/": 708,
+    "lines of Makefile and make/": 716,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}
 

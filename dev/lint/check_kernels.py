@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles every kernel of llmc/cuda/ for each GPU that Anvil supports, and compares its resources with a table.
 
-    python3 dev/lint/check_kernels.py NVCC [-j N] [--nvdisasm PROGRAM] [--renew]      `make cuda-check` (RENEW=1)
+    python3 dev/lint/check_kernels.py NVCC [-j N] [--nvdisasm PROGRAM] [--ptx FOLDER] [--renew]    `make cuda-check` (RENEW=1)
 
 - No kernel spills registers or uses local memory; nvcc gives no warning, and ptxas serializes no wgmma.
 - Every __global__ function is compiled: launchers are functions of (Cuda&, ...). A template of one type is compiled for
@@ -19,6 +19,7 @@ import argparse
 import concurrent.futures
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -82,6 +83,14 @@ def compile_unit(nvcc, folder, header):
     kept.mkdir()
     command = [nvcc, *FLAGS, "--keep", f"--keep-dir={kept}", "-o", str(source.with_suffix(".fatbin")), str(source)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def keep_ptx(kept, folder):
+    """Moves the PTX of a header's kernels to FOLDER/80 and FOLDER/90a, for dev/ptx."""
+    for arch in ("80", "90a"):
+        (folder / arch).mkdir(parents=True, exist_ok=True)
+        for path in kept.glob(f"*compute_{arch}.ptx"):
+            shutil.move(path, folder / arch / f"{kept.name}.ptx")
 
 
 def demangled(names):
@@ -170,6 +179,7 @@ def main():
     parser.add_argument("--cxx", default="g++", help="the host compiler")
     parser.add_argument("--nvdisasm", default="", metavar="PROGRAM", help="looks at instructions, too")
     parser.add_argument("-j", type=int, default=1, metavar="N", help="compile N headers at once")
+    parser.add_argument("--ptx", type=pathlib.Path, metavar="FOLDER", help="keep the kernels' PTX in FOLDER/80 and FOLDER/90a")
     parser.add_argument("--renew", action="store_true", help="write the table anew")
     options = parser.parse_args()
     said = subprocess.run([options.nvcc, "--version"], capture_output=True, text=True, check=True).stdout
@@ -178,6 +188,8 @@ def main():
     headers = sorted((ROOT / "llmc/cuda").rglob("*.cuh"))
     declared = {name for header in headers for name in KERNEL.findall(header.read_text(encoding="utf-8"))}
     problems, costs = [], {}
+    if options.ptx:
+        shutil.rmtree(options.ptx, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.j) as pool:
         units = [header for header in headers if unit(header)]
         results = pool.map(lambda header: compile_unit(options.nvcc, pathlib.Path(folder), header), units)
@@ -190,6 +202,8 @@ def main():
             own, spills = read_costs(log)
             costs.update(own)
             problems += spills
+            if options.ptx:
+                keep_ptx(pathlib.Path(folder, header.stem), options.ptx)
         # A kernel may be in several units, and then its faults are found several times.
         if options.nvdisasm:
             looked = pool.map(

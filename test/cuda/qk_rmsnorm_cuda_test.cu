@@ -10,9 +10,14 @@ constexpr float kEps = 1e-6f;
 template <class T>
 AttentionShape qk_shape() {
     const int P = Pack<T>::size;
-    const auto [B, T_, NH, NKV, HS] = GENERATE_COPY(table<int, int, int, int, int>(
-        {{1, 1, 1, 1, P}, {1, 2, 2, 1, 2 * P}, {2, 5, 3, 1, 3 * P}, {2, 4, 2, 2, 7 * P}, {1, 3, 6, 6, 16 * P},
-         {1, 2, 2, 1, 24 * P}, {1, 2, 5, 2, 248}, {3, 40, 9, 3, 256}}));
+    const auto [B, T_, NH, NKV, HS] = GENERATE_COPY(table<int, int, int, int, int>({{1, 1, 1, 1, P},
+                                                                                    {1, 2, 2, 1, 2 * P},
+                                                                                    {2, 5, 3, 1, 3 * P},
+                                                                                    {2, 4, 2, 2, 7 * P},
+                                                                                    {1, 3, 6, 6, 16 * P},
+                                                                                    {1, 2, 2, 1, 24 * P},
+                                                                                    {1, 2, 5, 2, 248},
+                                                                                    {3, 40, 9, 3, 256}}));
     return {B, T_, NH, NKV, HS};
 }
 

@@ -174,6 +174,9 @@ void launch(Cuda& cuda, const KernelLabel& label, void (*kernel)(P...), dim3 gri
             std::type_identity_t<P>... args) {
     const KernelScope scope(cuda, label);
     emulator::submit(cuda.stream, [=, name = label.name] {
+        if (emulator::run_elsewhere && emulator::run_elsewhere(reinterpret_cast<const void*>(kernel), grid, block,
+                                                               shared_bytes, {{&args, sizeof args}...}))
+            return;
         emulator::run(name, grid, block, shared_bytes, [=] { kernel(args...); });
     });
 }

@@ -10,7 +10,7 @@ the race checker.
 using TensorMap = emulator::TensorMap;
 inline bool built_for_hopper() { return true; }
 inline TensorMap encode_tensor_map(const bf16* base, const TensorLayout& layout) {
-    TensorMap map{reinterpret_cast<const char*>(base), {}, {sizeof(bf16)}, {}};
+    TensorMap map{reinterpret_cast<const char*>(base), {}, {sizeof(bf16)}, {}, {}};
     for (int i = 0; i < 4; i++) map.dims[i] = layout.dims[i], map.box[i] = layout.box[i];
     for (int i = 0; i < 3; i++) map.strides[i + 1] = layout.strides[i] * int64_t(sizeof(bf16));
     return map;

@@ -79,7 +79,7 @@ TEST_CASE("gemm_plan: few rows need columns for every thread, and an A that is s
 }
 
 TEST_CASE("gemm_plan: B is read in place for very few rows, where it can be", "[gemm_plan]") {
-    const GemmProblem few{.M = 8, .N = 16, .K = 62, .streams_b = true};
+    const GemmProblem few{.M = 8, .N = kStreamedColumns, .K = 62, .streams_b = true};
     CHECK(gemm_plan(few, kAvx2Bf16).streams_b);
     const auto changed = [&](const GemmKernel& kernel, auto change) {
         GemmProblem p = few;

@@ -108,7 +108,7 @@ TEST_CASE("attention's kernels are right among documents for heads of any multip
 }
 
 // More tiles of 32 queries than lanes in a warp, which look for the last that sees a key.
-TEST_CASE("attention's kernels are right for documents of many tiles", "[attention]" ON_DEVICE) {
+TEST_CASE("attention's kernels are right for documents of many tiles", "[attention][slow]" ON_DEVICE) {
     const auto lengths = GENERATE(values<std::vector<int64_t>>({{20, 5000}, {20, 1085, 500}}));
     if (kWatched && lengths.size() > 2) return;
     check_attention_on_device<float>({{1, 1200, 1, 1, 4}, documents_of(1, 1200, lengths)});
@@ -226,7 +226,7 @@ TEST_CASE("attention's kernels are right over many tiles", "[attention]" ON_DEVI
 
 // In tiles of 128 keys, two under way: of seven each place is filled four times. With documents and windows a block's
 // first tile is another one.
-TEST_CASE("attention's kernels are right where tiles take turns in shared memory", "[attention]" ON_DEVICE) {
+TEST_CASE("attention's kernels are right where tiles take turns in shared memory", "[attention][slow]" ON_DEVICE) {
     const int64_t HS = GENERATE(64, 128);
     const bool documents = GENERATE(false, true);
     if (kWatched && documents == (HS == 64)) return;

@@ -72,7 +72,6 @@ static void begin_copy(Warp& warp, Copy&& copy, uint32_t lane) {
     }
     copy.clocks = warp.clocks;
     copy.clocks[warp.clock_index()] = Moment::at(warp.clock++, Moment::kEveryone);
-    copy.by = &warp.instruction();
     block.copies.push_back(std::move(copy));
     if (!block.grid.late) block.land_oldest();
 }
@@ -253,11 +252,8 @@ void wgmma(Warp& warp, Product&& product) {
     if (warp.number / 4 * 4 + 3 >= warp.block.grid.num_warps) warp.fail("a warpgroup has four warps");
     if (!warp.is_fenced_for_wgmma) warp.fail("no wgmma.fence precedes it");
     for (const auto& registers : {product.d, product.a})
-        for (const Register& reg : registers) {
+        for (const Register& reg : registers)
             if (warp.touched[reg.number]) warp.fail("a register was written since the last wgmma.fence");
-            const bool is_read = &registers != &product.d || product.adds;
-            (void)is_read;
-        }
     for (const Register& reg : product.a)
         if (warp.written[reg.number] != kAllLanes || warp.in_flight[reg.number] == 2)
             warp.fail("multiplies registers before they are written");

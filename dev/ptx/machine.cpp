@@ -134,6 +134,7 @@ void Warp::execute() {
             own.lanes &= ~lanes;
             own.pc++;
             if (!own.lanes) groups.erase(groups.begin() + ptrdiff_t(chosen));
+            if (!alive && (!products.empty() || !groups_of_products.empty())) fail("ends before its wgmma");
             block.grid.changes += lanes != 0;
             return;
         case Flow::lanes: {

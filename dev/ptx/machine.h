@@ -93,20 +93,16 @@ struct Mbarrier {
 
 struct NamedBarrier {
     uint32_t arrived = 0, threads = 0, generation = 0;
-    Clocks clocks, left;                   // `left`: of those who wait since it became complete
-    uint32_t any = 0, all = 1, count = 0;  // of predicates, for bar.red
-    uint32_t result_any = 0, result_all = 0, result_count = 0;
+    Clocks clocks, left;  // `left`: what those know who have waited
 };
 
-// A copy to shared memory in flight: by cp.async for one lane, or by TMA.
+// A copy to shared memory in flight: of a lane's cp.async, or TMA's.
 struct Copy {
-    uint32_t to = 0;
     std::vector<char> bytes;
-    std::vector<uint32_t> places;  // of the bytes, if they are not in a row
-    uint32_t mbarrier = 0;         // which counts them; 0: cp.async
-    Clocks clocks;                 // of the warp that asked for it
-    uint32_t group = 0, lane = 0;
-    const Instruction* by = nullptr;
+    uint32_t to = 0, group = 0, lane = 0;  // cp.async
+    std::vector<uint32_t> places;          // TMA: of each byte
+    uint32_t mbarrier = 0;                 // that counts them
+    Clocks clocks;                         // of the warp that asked for it
 };
 
 class Grid;

@@ -24,11 +24,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "doc/results/ptx_mutants.txt"
 # Tests of kernels, and of whole models on them.
-TOPICS = sorted(
-    [path.name.removesuffix("_cuda_test.cu") for path in (ROOT / "test/cuda").glob("*_cuda_test.cu")]
-    + ["architecture", "kv_cache", "dropout_model"],
+OP_TOPICS = sorted(
+    [path.name.removesuffix("_cuda_test.cu") for path in (ROOT / "test/cuda").glob("*_cuda_test.cu")],
     key=lambda topic: (topic != "attention", topic),  # the longest first
 )
+TOPICS = [*OP_TOPICS, "architecture", "kv_cache", "dropout_model"]
 RUNS = [("90a", "in_order"), ("90a", "reverse"), ("80", "random")]
 MEASURE_ONLY = {"flush_kernel", "random_kernel"}
 SECONDS = 900  # of one topic
@@ -168,19 +168,24 @@ def plant_at_random(options, scratch):
     """Plants faults at random, and writes the table."""
     draw = random.Random(options.seed)
     topics = collections.defaultdict(set)  # of (chip, kernel)
-    for chip in ("90a", "80"):
-        for topic in TOPICS:
-            ran = scratch / f"topic-{chip}-{topic}"
-            run_topic(options.tests, options.folder / chip, topic, "in_order", ran)
-            for name in set(ran.read_text().split()) if ran.exists() else ():
-                topics[chip, name].add(topic)
+    with concurrent.futures.ThreadPoolExecutor(options.j) as pool:
+        ran = {topic: scratch / f"topic-{topic}" for topic in OP_TOPICS}
+        folder = options.folder / "90a"
+        list(pool.map(lambda topic: run_topic(options.tests, folder, topic, "in_order", ran[topic]), OP_TOPICS))
+    for topic, path in ran.items():
+        for name in path.read_text().split() if path.exists() else ():
+            topics["90a", name].add(topic)
+    # sm_80 differs in what converts to FP8, and has the other attention.
+    for name in kernel_texts(options.folder / "80"):
+        if "hopper" not in name and ("flash_" in name or "quantize" in name):
+            topics["80", name].add("attention" if "flash_" in name else "quantize")
     texts = {chip: kernel_texts(options.folder / chip) for chip in ("90a", "80")}
     names = {chip: demangled(sorted(texts[chip])) for chip in texts}
     places = collections.defaultdict(list)  # of each kind
     for chip, kernels in texts.items():
-        for name, (path, begin, end) in kernels.items():
-            if (chip, name) not in topics or (chip == "80" and "quantize" not in name and "flash" not in name):
-                continue  # sm_80 differs in what converts to FP8, and has the other attention
+        for name, (path, begin, end) in sorted(kernels.items()):
+            if (chip, name) not in topics:
+                continue
             text = path.read_text()[begin:end]
             for kind, (pattern, _) in KINDS.items():
                 count = len(re.findall(pattern, text))
@@ -206,7 +211,7 @@ def plant_at_random(options, scratch):
             return re.sub(pattern, replace, text)
 
         plant(texts[chip], name, change, into)
-        for topic in sorted(topics[chip, name], key=lambda t: (t in ("architecture", "kv_cache", "attention"), t)):
+        for topic in sorted(topics[chip, name]):
             for schedule in ("in_order", "reverse"):
                 code, output = run_topic(options.tests, into, topic, schedule, None, True)
                 if code:

@@ -16,6 +16,8 @@ void measure(Bench& bench, const BenchShape& s) {
     auto out = bench.random<float>((n + 3) / 4), transposed = bench.random<float>((n + 3) / 4);
     e4m3* const codes = reinterpret_cast<e4m3*>(out.data());
     e4m3* const out_transposed = reinterpret_cast<e4m3*>(transposed.data());
+    e5m2* const gradient = reinterpret_cast<e5m2*>(codes);
+    e5m2* const gradient_transposed = reinterpret_cast<e5m2*>(out_transposed);
     auto sums = bench.random<float>(cols);
     using enum Activation;
     for (const Activation activation : {none, gelu}) {
@@ -23,15 +25,16 @@ void measure(Bench& bench, const BenchShape& s) {
         const double exp_flops = bench.device.kExpFlops;
         bench.run(("absmax" + of).c_str(), s, absmax_cost<T>(n, activation, exp_flops),
                   [&] { absmax(bench.device, amax.data(), inp.data(), n, activation); });
-        const auto run = [&](const std::string& what, e4m3* copy, float* column_sums) {
+        const auto run = [&](const std::string& what, auto* to, auto* copy, float* column_sums) {
             bench.run(what.c_str(), s, quantize_cost<T>(n, copy != nullptr, activation, exp_flops), [&] {
-                quantize(bench.device, codes, copy, inverse.data(), inp.data(), amax.data(), rows, cols, column_sums,
+                quantize(bench.device, to, copy, inverse.data(), inp.data(), amax.data(), rows, cols, column_sums,
                          activation);
             });
         };
-        run("quantize" + of, nullptr, nullptr);
-        run("quantize with transposed" + of, out_transposed, nullptr);
-        if (activation == none) run("quantize with transposed and column sums", out_transposed, sums.data());
+        run("quantize" + of, codes, static_cast<e4m3*>(nullptr), nullptr);
+        run("quantize with transposed" + of, codes, out_transposed, nullptr);
+        if (activation == none)
+            run("quantize with transposed and column sums", gradient, gradient_transposed, sums.data());
     }
     const auto hidden = bench.random<T>(n);
     auto largest = bench.random<float>(1);
@@ -43,8 +46,8 @@ void measure(Bench& bench, const BenchShape& s) {
               });
     bench.run("quantize with transposed and column sums of gelu's gradient, noting", s,
               quantize_gradient_cost<T>(n, true, gelu, bench.device.kExpFlops), [&] {
-                  quantize<e4m3, T>(bench.device, codes, out_transposed, inverse.data(), inp.data(), amax.data(), rows,
-                                    cols, sums.data(), gelu, hidden.data(), notes);
+                  quantize<e5m2, T>(bench.device, gradient, gradient_transposed, inverse.data(), inp.data(),
+                                    amax.data(), rows, cols, sums.data(), gelu, hidden.data(), notes);
               });
     // Of half as many columns, whose gates and ups are as many as there are: 2 C of each.
     const int64_t F = cols / 2;
@@ -55,9 +58,8 @@ void measure(Bench& bench, const BenchShape& s) {
               });
     bench.run("quantize with transposed of swiglu's gradient, noting", s,
               quantize_gradient_cost<T>(n, true, swiglu, bench.device.kExpFlops), [&] {
-                  quantize<e5m2, T>(bench.device, reinterpret_cast<e5m2*>(codes),
-                                    reinterpret_cast<e5m2*>(out_transposed), inverse.data(), inp.data(), amax.data(),
-                                    rows, cols, nullptr, swiglu, hidden.data(), notes);
+                  quantize<e5m2, T>(bench.device, gradient, gradient_transposed, inverse.data(), inp.data(),
+                                    amax.data(), rows, cols, nullptr, swiglu, hidden.data(), notes);
               });
 }
 

@@ -8,7 +8,7 @@
 namespace ptx {
 
 constexpr uint32_t kResidentBlocks = 3;
-constexpr uint64_t kMostSteps = uint64_t(2) << 30;  // a kernel of the tests takes a thousandth of it
+constexpr uint64_t kMostSteps = 100'000'000;  // a launch of the tests takes a tenth at most
 
 // ---- a warp ------------------------------------------------------------------------------------------------------
 

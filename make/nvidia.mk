@@ -8,8 +8,8 @@ cuda-check: ## each kernel by nvcc: no spills, wide loads, registers as in doc/r
 PTX_TESTS = $(SUBMAKE) $(E)/tests VARIANT=$(HOST_VARIANT) OP= && python3 dev/ptx/main.py $(E)/tests build/ptx -j$(JOBS)
 ptx: ## the kernels' tests on nvcc's PTX, which a machine in C++ executes (dev/ptx); after cuda-check
 	$(call try,$(if $(wildcard build/ptx/90a/*.ptx),,PTX of the kernels: make cuda-check),+$(PTX_TESTS))
-ptx-mutants: ## faults in nvcc's PTX at random, and which of them those tests find: MUTANTS=160 SEED=1
-	+$(PTX_TESTS) --mutants $(or $(MUTANTS),160) --seed $(or $(SEED),1)
+ptx-mutants: ## faults in nvcc's PTX at random, and which of them those tests find: MUTANTS=112 SEED=1
+	+$(PTX_TESTS) --mutants $(or $(MUTANTS),112) --seed $(or $(SEED),1)
 cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked with NVIDIA's libraries, not run
 	$(call try,$(CUDA_MISSING),+$(SUBMAKE) engine VARIANT=$(HOST_VARIANT) && \
 	  $(SUBMAKE) run-cuda-link VARIANT=cuda GPU_ARCHS=90 OPT=-O0)

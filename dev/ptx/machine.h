@@ -188,7 +188,6 @@ public:
     uint32_t clock_index() const { return block.first_clock + number; }
     Clocks seen(uint32_t lanes);  // what a release by these lanes hands on; the warp's clock advances
     void acquire(const Clocks& other) { join(clocks, other); }
-    bool has_seen(uint32_t warp_index, Moment moment) const { return moment.before(clocks[warp_index]); }
     void complete_products(size_t groups_left);
     void complete_copies(uint32_t lane, uint32_t groups_left);
 

@@ -33,8 +33,7 @@ RUNS = [("90a", "in_order"), ("90a", "reverse"), ("80", "random")]
 MEASURE_ONLY = {"flush_kernel", "random_kernel"}
 SECONDS, MUTANT_SECONDS = 900, 200  # of one topic
 
-# (what, chip, a kernel's name, a topic, pattern, replacement): the first match in the kernel is replaced, or the one that
-# the number before the name says.
+# (what, chip, a kernel's name, a topic, pattern, replacement): the first match in the kernel is replaced.
 NAMED = [
     ("a descriptor's stride", "90a", "flash_forward_hopper_kernel<64>", "attention", r"4611686293305360384", "4611686293305360392"),
     ("a descriptor's swizzle", "90a", "flash_forward_hopper_kernel<64>", "attention", r"4611686293305360384", "9223372311732748288"),

@@ -42,7 +42,6 @@ enum class Flow : uint8_t {
     lanes,    // the lanes of the member mask, `source` 0, execute it together
     warp,     // all lanes of the warp execute it together
     barrier,  // the same, and the warp may wait then
-    yield,    // others take their turn after it if it sets Warp::yielded
 };
 
 struct Instruction {
@@ -88,8 +87,7 @@ constexpr uint64_t kSharedWindow = uint64_t(1) << 58, kLocalWindow = kSharedWind
                    kParamWindow = kSharedWindow * 3;
 constexpr uint32_t kFirstShared = 1024;  // so that a null pointer is an error
 
-// Reads all kernels of a text, which must outlive them only until they are decoded: a kernel is decoded at its first
-// launch.
+// All kernels of a text. A kernel is decoded when it is first asked for.
 class Module {
 public:
     explicit Module(std::string text);

@@ -114,7 +114,7 @@ void check_alike(const Case& one) {
 
 }  // namespace
 
-TEST_CASE("the traced step launches what the real one launches", "[traced_step][once][plain]" ON_DEVICE) {
+TEST_CASE("the traced step launches what the real one launches", "[traced_step][once][plain][slow]" ON_DEVICE) {
     for (const char* architecture : {"gpt2", "llama", "nanochat"}) check_alike({.architecture = architecture});
     check_alike({.optimizer = "muon"});
     check_alike({.architecture = "nanochat", .optimizer = "muon", .accumulation = 1});

@@ -145,7 +145,7 @@ TEST_CASE("virtual ranks on a GPU train to the bits of one rank", "[zero][once]"
 }
 
 TEST_CASE("virtual ranks on a GPU train to the same bits in groups, and however gradients get to their owners",
-          "[zero][once]" ON_DEVICE) {
+          "[zero][once][slow]" ON_DEVICE) {
     const TinyRuns runs;
     const Trained one = train<float>(runs, {.muon = true});
     const How four{.world_size = 4, .muon = true, .gradient_sum = GradientSum::all_to_all};

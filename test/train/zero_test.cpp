@@ -124,7 +124,7 @@ TEST_CASE("however gradients get to their owners, runs have the same bits and go
     CHECK(contains(wrong.err, "tree-ordered"));
 }
 
-TEST_CASE("two levels have the bits of one, and their checkpoints go on at any number of ranks", "[zero]") {
+TEST_CASE("two levels have the bits of one, and their checkpoints go on at any number of ranks", "[zero][slow]") {
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"}) {
         if (kSanitized && optimizer == "adamw") continue;  // the other one does both

@@ -13,7 +13,7 @@ and doc/flags.md list the flags.
 #include <memory>
 #include "llmc/commands/backend.h"   // prepare_process, open_backend
 #include "llmc/commands/doctor.h"    // doctor
-#include "llmc/plan/plan.h"          // print_plan
+#include "llmc/plan/plan.h"          // print_plan, predicted_tokens_per_s
 #include "llmc/run/command.h"        // read_command_line
 #include "llmc/run/omp_spin.h"       // sets GOMP_SPINCOUNT
 #include "llmc/run/stop.h"           // catch_stop_signals, outlive_broken_pipes
@@ -43,7 +43,8 @@ void train(Session& session) {
 // Runs the commands that take several ranks. Called once per rank.
 void run_on_ranks(const CommandLine& line, World& world) {
     if (!world.is_alone()) world.print(world.source + "\n");
-    const RunRequest request = find_request(line, world.ranks);
+    RunRequest request = find_request(line, world.ranks);
+    request.predict = predicted_tokens_per_s;
     const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
     if (!request.needs_session()) return backend->run_command(world, line, request);
     const std::unique_ptr<Session> session = backend->open_session(world, request);

@@ -12,13 +12,13 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 54_045,
-    "sources of llmc/": 431,
+    "lines of llmc/ (sources, with comments)": 54_200,
+    "sources of llmc/": 433,
     "sources of one folder of llmc/": 58,
     "files of scripts/": 33,
     "flags of `train_gpt train`": 85,
-    "words of README.md and doc/": 32_760,
-    "words of dev/LOG.md and dev/log/": 14_630,
+    "words of README.md and doc/": 32_830,
+    "words of dev/LOG.md and dev/log/": 14_680,
     "lines of Makefile and make/": 716,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

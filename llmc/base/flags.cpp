@@ -54,7 +54,13 @@ void set_field(const Field& field, const std::string& text, const std::string& w
                 *value = text == "true";
             } else if constexpr (std::is_same_v<T, std::string>) {
                 const auto& choices = field.choices;
-                check(choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end(), "");
+                const auto is_text = [&](const std::string& choice) {
+                    const size_t stem = choice.size() - 1;  // of "block:N"
+                    return choice == text || (choice.ends_with(":N") && text.size() > stem && text.size() < stem + 10 &&
+                                              text.starts_with(choice.substr(0, stem)) &&
+                                              text.find_first_not_of("0123456789", stem) == std::string::npos);
+                };
+                check(choices.empty() || std::any_of(choices.begin(), choices.end(), is_text), "");
                 *value = text;
             } else {
                 using Number = typename NumberOf<T>::Type;

@@ -52,8 +52,9 @@ struct Field {
     std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::string*, std::optional<int>*, std::optional<int64_t>*,
                  std::optional<double>*>
         value;
-    const char* help;                       // one line, units included
-    std::vector<std::string> choices = {};  // of a string; empty: any. Of a number: the word that means 0
+    const char* help;  // one line, units included
+    // Of a string; empty: any; "block:N" stands for block: and a number. Of a number: the word that means 0.
+    std::vector<std::string> choices = {};
     double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
     const char* unset = "";    // of an optional: the word for no value
     bool is_file = false;      // its value may be a file, with values of its section

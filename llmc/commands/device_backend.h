@@ -32,7 +32,7 @@ public:
         const bool is_assumed = assumes_vocabulary(request.flags) && !request.resumed() && !request.source;
         const RunConfig& config = run.config;
         world.print(config.derivation + (is_assumed ? kAssumedVocabulary : "") +
-                    run.memory.plan(config.step, config.flags.recompute_mode()).table(run.memory.limit()) + "\n");
+                    run.memory.plan(config.step).table(run.memory.limit()) + "\n");
     }
 
 private:

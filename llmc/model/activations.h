@@ -8,7 +8,8 @@ lambdas add the block's input from before the mix (C). Activation checkpointing 
 trades memory for time:
 
   Recompute::norms    recomputes the outputs of norms and of the activation: keeps 10 C per block
-  Recompute::block    recomputes the whole block, at the cost of one more forward pass: keeps C per block, and 15 C once
+  Recompute::block    recomputes the whole block, for one more forward pass: keeps C per block, and 15 C once;
+                      with Recomputation::blocks only the first n
   Recompute::never    no backward pass: like block, but without gradients and all that only the backward pass needs
 
 FP8 linear layers (linear.h) save their inputs quantized, one byte per value. Then all blocks share the memory of the
@@ -30,14 +31,26 @@ All logits never exist at once: Gpt::add_loss.
 
 enum class Recompute { none, norms, block, never };  // each shares more memory between blocks than the one before
 
+// --recompute: what, and in how many blocks, from the first on. The others keep all.
+struct Recomputation {
+    static constexpr int64_t kAll = INT64_MAX;
+    Recompute what = Recompute::none;
+    int64_t blocks = kAll;
+
+    Recomputation(Recompute what, int64_t blocks = kAll) : what(what), blocks(blocks) {}
+    Recompute of(int64_t block) const { return block < blocks ? what : Recompute::none; }
+};
+
 // The choices that determine the activations' memory.
 struct ActivationPolicy {
-    Recompute recompute = Recompute::none;
+    Recomputation recompute = Recompute::none;
     bool fp8 = false;
     int64_t head_rows = 0;     // 0: Device::head_rows()
     int64_t amax_history = 0;  // steps of delayed scaling's history (linear.h); 0: scales are current
-    ActivationPolicy(Recompute recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0)
+    ActivationPolicy(Recomputation recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0)
         : recompute(recompute), fp8(fp8), head_rows(head_rows), amax_history(amax_history) {}
+    ActivationPolicy(Recompute recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0)
+        : ActivationPolicy(Recomputation(recompute), fp8, head_rows, amax_history) {}
 };
 
 // Pointers that an architecture does not need are null. F, NKV and the rows of q k v: see GptShape.
@@ -115,9 +128,10 @@ private:
         const int64_t N = self.N_, C = s.channels, CQ = s.query_channels(), F = s.hidden(),
                       norm_mean = arch.norm == NormKind::layernorm ? N : 0;
         for (auto& b : self.blocks) {
+            const Recompute recompute = how.recompute.of(&b - self.blocks.data());
             const auto saved = [&](auto Block::*member, int64_t n, Recompute shared_from) {
                 if (n == 0) return;
-                if (how.recompute < shared_from || &b == &self.blocks[0])
+                if (recompute < shared_from || &b == &self.blocks[0])
                     own(b.*member, n);
                 else
                     share(b.*member, self.blocks[0].*member);
@@ -139,7 +153,7 @@ private:
             saved(&Block::ln_2_mean, norm_mean, Recompute::block), saved(&Block::ln_2_rstd, N, Recompute::block);
             saved(&Block::hidden, N * s.hidden_rows(), Recompute::block);
             saved_input(&Block::activated, N * F, kDown);
-            if (how.fp8) each_fp8(self, b, own, share);
+            if (how.fp8) each_fp8(self, b, recompute, own, share);
         }
         if (how.fp8) {
             const int64_t widest = std::max({C, s.qkv_rows(), s.hidden_rows()});
@@ -157,21 +171,21 @@ private:
         if (norm_mean > 0) own(self.ln_f_mean, norm_mean);
         own(self.branch, N * C), own(self.logits, self.head_rows * s.padded_vocab_size());
         own(self.scalars, 1);
-        if (how.recompute == Recompute::never) return;
+        if (how.recompute.what == Recompute::never) return;
         own(self.d_residual, N * C), own(self.d_norm, N * std::max(C, CQ)), own(self.d_hidden, N * F);
         own(self.d_qkv, N * s.qkv_rows());
         if (arch.residual_lambdas) own(self.d_first, N * C);
         if (arch.backout) own(self.d_backout, N * C);
     }
     template <class Self, class SelfBlock, class Own, class Share>
-    static void each_fp8(Self& self, SelfBlock& b, Own&& own, Share&& share) {
+    static void each_fp8(Self& self, SelfBlock& b, Recompute recompute, Own&& own, Share&& share) {
         for (const LinearKind kind : kLinearKinds) {
             auto &fp8 = b.fp8[kind], &first = self.blocks[0].fp8[kind];
             if (!suits_fp8(self.shape_, kind)) continue;
             const auto [in, out] = linear_size(self.shape_, kind);
             own(fp8.weight, out * in), own(fp8.weight_t, in * out);
             own(fp8.weight_inverse_scale, 1);
-            if (self.policy.recompute == Recompute::none || &fp8 == &first)
+            if (recompute == Recompute::none || &fp8 == &first)
                 own(fp8.inp_t, in * self.N_), own(fp8.inp_inverse_scale, 1);
             else
                 share(fp8.inp_t, first.inp_t), share(fp8.inp_inverse_scale, first.inp_inverse_scale);

@@ -132,7 +132,7 @@ struct Gpt {
           parameters(list),
           shape(parameters.model),
           weights(device, shared, "weights", parameters),
-          gradients(device, shared, "gradients", of_gradients, policy.recompute != Recompute::never),
+          gradients(device, shared, "gradients", of_gradients, policy.recompute.what != Recompute::never),
           linear(shape, weights.pointers, gradients.pointers, acts),
           max_tokens_(max_B * max_T) {
         set_windows(1);
@@ -315,7 +315,7 @@ struct Gpt {
             if (arch().backout && int64_t(l) == shape.backout_layer())
                 op.residual_add(device, acts.d_residual, acts.d_residual, acts.d_backout, N * C);
             const PhaseScope block(device, "block", int64_t(l));
-            if (l + 1 < L) recompute(l, tokens);  // the last block's activations are still there
+            if (l + 1 < L) recompute(l, tokens);  // all of the last block's activations are still there
 
             const T* d_branch = dropped_gradient(2 + 2 * l);
             mlp_backward(device, acts.d_norm, acts.d_hidden, d_branch, a.ln_2, a.activated, a.hidden, linear(l, kUp),
@@ -525,7 +525,9 @@ private:
     // Recomputes the activations of block l that other blocks have overwritten since.
     void recompute(size_t l, const int32_t* tokens) {
         auto& a = acts.blocks[l];
-        if (acts.policy.recompute == Recompute::none) {
+        // The last block that recomputes needs not to: what it saved no later block has overwritten.
+        const Recompute what = acts.policy.recompute.of(int64_t(l) + 1);
+        if (what == Recompute::none) {
             // A layer that keeps a copy does not keep the norm's output, and the gate of a value embedding reads that.
             if (linear(l, kQkv).keeps_inp() && weights.pointers.blocks[l].ve_gate)
                 norm_forward(device, arch(), ln_1(l), N(), shape.channels);
@@ -534,7 +536,7 @@ private:
         linear.is_recomputing = true;
         mix_residual(l);
         norm_forward(device, arch(), ln_1(l), N(), shape.channels);
-        if (acts.policy.recompute == Recompute::block) {
+        if (what == Recompute::block) {
             block_until_down(l, tokens, SequenceOps{*this});
         } else {
             linear_keep_input(device, a.ln_1, linear(l, kQkv));

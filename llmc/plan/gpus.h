@@ -22,6 +22,7 @@ data sheet in the place of an A100's; the engine does not run there, and its FP8
 */
 #pragma once
 #include <strings.h>
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -67,6 +68,13 @@ inline std::vector<std::string> gpu_names() {
     std::vector<std::string> names;
     for (const Gpu& gpu : kGpus) names.push_back(gpu.name);
     return names;
+}
+// The GPU whose name is a word of a device's: "NVIDIA H100 80GB HBM3". Null: there is none.
+inline const Gpu* gpu_in_name(std::string device) {
+    std::replace(device.begin(), device.end(), '-', ' ');  // A100-SXM4-80GB
+    for (const Gpu& gpu : kGpus)
+        if ((" " + device + " ").find(" " + std::string(gpu.name) + " ") != std::string::npos) return &gpu;
+    return nullptr;
 }
 // Names are case-insensitive. Null: there is none of that name.
 inline const Gpu* find_gpu(const std::string& name) {

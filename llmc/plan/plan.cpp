@@ -9,6 +9,7 @@
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/model/flops.h"         // flops_per_token
 #include "llmc/optim/state_layout.h"  // StateLayout, state_bytes
+#include "llmc/plan/fit.h"            // fit_run
 #include "llmc/plan/trace_report.h"   // parts_text, launch_table, limits_text, predicted_chrome_trace
 #include "llmc/plan/traced_step.h"    // trace_step, traced_workspace
 #include "llmc/run/step_config.h"     // gradient_bytes
@@ -16,7 +17,7 @@
 
 namespace {
 
-constexpr Recompute kRecomputes[] = {Recompute::none, Recompute::norms, Recompute::block};
+const Recomputation kRecomputes[] = {Recompute::none, Recompute::norms, Recompute::block};
 
 // "1.558 G"; with a unit "418.3 TFLOP".
 std::string amount_text(double n, const std::string& unit = "", int digits = 4) {
@@ -119,43 +120,47 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
                   .rules = rules,
                   .rates = {},
                   .step = {},
-                  .passes = {asked.recompute_mode(), asked.fp8(), 0, asked.amax_history()},
+                  .passes = {asked.recomputation(), asked.fp8(), 0, asked.amax_history()},
                   .has_documents = asked.document_token.has_value(),
                   .attention = asked.attention,
                   .deterministic = asked.deterministic,
                   .gpu = described(gpu)};
     const TracedWorkspace workspace(run);
     const size_t bytes = run.gpu.memory_bytes;
-    const auto memory_of = [&](const StepConfig& step, Recompute how, int64_t least_head_rows = kLeastHeadRows) {
+    const auto memory_of = [&](const StepConfig& step, int64_t least_head_rows = kLeastHeadRows) {
         const int64_t most = gpu_head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(bf16), bytes);
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
             return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B, seq_len,
-                                     {how, asked.fp8(), head_rows, asked.amax_history()}, ops);
+                                     {step.recompute, asked.fp8(), head_rows, asked.amax_history()}, ops);
         });
     };
-    const Decision decision = decide(asked, shape, world_size, [&](const StepConfig& step) {
-        return memory_of(step, asked.recompute_mode(), kGpuHeadRows).memory.total_bytes() <= bytes;
-    });
+    const auto fits = [&](const StepConfig& step) {
+        return memory_of(step, kGpuHeadRows).memory.total_bytes() <= bytes;
+    };
+    const auto speed = [&](const RunFlags& with) {
+        return plan_run(with, shape, assumed, world_size, calibration).tokens_per_s(1);
+    };
+    const Decision decision = decide(asked, shape, world_size, fits, {}, speed);
     plan.config = RunConfig(decision, shape, world_size);
     const RunFlags& flags = plan.config.flags;
     const StepConfig& step = plan.config.step;
     if (flags.fp8()) check_fp8_model(shape, step.B, step.T);
-    const HeadPlan head = memory_of(step, flags.recompute_mode());
+    const HeadPlan head = memory_of(step);
     plan.memory = head.memory;
-    for (const Recompute how : kRecomputes) {
+    for (const Recomputation& how : kRecomputes) {
         const auto fits = [&](int64_t B) {
             StepConfig other = step;
-            other.B = B;
-            return memory_of(other, how).memory.total_bytes() <= bytes;
+            other.B = B, other.recompute = how;
+            return memory_of(other).memory.total_bytes() <= bytes;
         };
         int64_t low = 0, high = 1;
         while (high < (1 << 20) && fits(high)) high *= 2;
         while (high - low > 1) (fits((low + high) / 2) ? low : high) = (low + high) / 2;
-        plan.largest_batches[int(how)] = low;
+        plan.largest_batches[int(how.what)] = low;
     }
 
-    run.step = step, run.passes.head_rows = head.head_rows;
+    run.step = step, run.passes.recompute = step.recompute, run.passes.head_rows = head.head_rows;
     run.rules = plan.config.recipe.rules, run.rates = plan.config.recipe.rates(0, plan.config.steps);
     plan.trace = trace_step(run);
     for (size_t i = 0; i < 3; i++)
@@ -182,8 +187,17 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     return plan;
 }
 
-std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options, const GptShape& shape) {
-    std::vector<RunPlan> plans;
+double predicted_tokens_per_s(const RunFlags& flags, const GptShape& shape, int world_size, const std::string& gpu) {
+    const Gpu* const found = gpu_in_name(gpu);
+    const bool can_be_planned = flags.dtype != "fp32" && flags.islands == 0 && flags.balance_mode().is_equal();
+    return found && can_be_planned ? plan_run(flags, shape, *found, world_size).tokens_per_s(1) : 0;
+}
+
+namespace {
+
+// Calls make(gpu, world_size, calibration) for every GPU of --gpu at every number of --world-size.
+template <class Make>
+void each_machine(const PlanOptions& options, Make&& make) {
     for (const std::string& name : words_of(options.gpu)) {
         const Gpu gpu = planned_gpu(options, name);
         const std::shared_ptr<const Calibration> calibration =
@@ -191,9 +205,18 @@ std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options
         for (const std::string& number : words_of(options.world_size)) {
             int world_size = 0;
             set_field(Field{"", "world-size", &world_size, ""}.from(1, 1 << 20), number, "--world-size " + number);
-            plans.push_back(plan_run(asked, shape, gpu, world_size, calibration));
+            make(gpu, world_size, calibration);
         }
     }
+}
+
+}  // namespace
+
+std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options, const GptShape& shape) {
+    std::vector<RunPlan> plans;
+    each_machine(options, [&](const Gpu& gpu, int world_size, const auto& calibration) {
+        plans.push_back(plan_run(asked, shape, gpu, world_size, calibration));
+    });
     require(options.trace.empty() || plans.size() == 1, "--trace is of one plan: give one --gpu and one --world-size");
     return plans;
 }
@@ -353,6 +376,15 @@ void print_plan(const RunFlags& flags, const PlanOptions& options) {
                      "`train` prints the memory plan\n",
                      options.gpu.c_str());
     const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
+    if (options.fit) {
+        require(options.trace.empty(), "--trace is of one plan: give it the flags that --fit prints");
+        each_machine(options, [&](const Gpu& gpu, int world_size, const auto& calibration) {
+            std::printf("%s\n",
+                        text_of(fit_run(flags, flags.model.shape(found), gpu, world_size, calibration)).c_str());
+        });
+        if (assumes_vocabulary(flags)) std::printf("%s", kAssumedVocabulary);
+        return;
+    }
     const std::vector<RunPlan> plans = plan_runs(flags, options, flags.model.shape(found));
     std::printf("%s\n", text_of(plans).c_str());
     // Once per GPU.

@@ -57,6 +57,8 @@ struct RunPlan {
 
 RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, int world_size,
                  std::shared_ptr<const Calibration> calibration = nullptr);
+// Tokens per second of a run on GPUs of that name ("NVIDIA H100 80GB HBM3"); 0: not known. Its batch size is given.
+double predicted_tokens_per_s(const RunFlags& flags, const GptShape& shape, int world_size, const std::string& gpu);
 // Every GPU of --gpu at every number of --world-size.
 std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options, const GptShape& shape);
 

@@ -144,6 +144,9 @@ std::vector<Field> own_fields(CommandLine& line) {
                  "GPUs to plan for, separated by commas: A100, H100, H200, B200, 4090, 4070, 5090, L40S, PRO 6000, "
                  "MI300X-like"},
                 {"plan", "world-size", &line.plan.world_size, "numbers of ranks, one GPU each, separated by commas"},
+                {"plan", "fit", &line.plan.fit,
+                 "search for the fastest run that fits: micro-batch, recomputation and what else saves memory, unless "
+                 "flags say it"},
                 {"plan", "trace", &line.plan.trace,
                  "write the predicted step to this file, launch by launch, as JSON for Perfetto, and print a table"},
                 {"plan", "calibrate", &line.plan.calibrate,

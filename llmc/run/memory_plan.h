@@ -42,14 +42,19 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     const Activations<T> acts(shape, B, T_, policy);
     const size_t activations = acts.bytes();
     const size_t logits = aligned(size_t(acts.head_rows * shape.padded_vocab_size()) * sizeof(T));
-    GptShape deeper = shape;
-    deeper.num_layers++;
-    const size_t layer = Activations<T>(deeper, B, T_, policy).bytes() - activations;
+    // What one layer more would take, if it recomputes like the first ones, or keeps all.
+    const int64_t recomputed = std::min(policy.recompute.blocks, shape.num_layers);
+    const auto layer = [&](bool recomputes) {
+        GptShape deeper = shape;
+        ActivationPolicy how = policy;
+        deeper.num_layers++, how.recompute.blocks = recomputed + recomputes;
+        return Activations<T>(deeper, B, T_, how).bytes() - activations;
+    };
     MemoryPlan plan;
     plan.lines.push_back({"weights", sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))});
     plan.lines.push_back({"gradients", "fp32", gradient_bytes});
     plan.lines.push_back({"optimizer", sizeof(T) == 2 ? "moments and master weights" : "moments", optimizer_bytes});
-    const size_t layers = layer * size_t(shape.num_layers);
+    const size_t layers = size_t(recomputed) * layer(true) + size_t(shape.num_layers - recomputed) * layer(false);
     plan.lines.push_back({"activations", "", layers});
     plan.lines.back().note =
         std::to_string(shape.num_layers) + " layers" + (policy.fp8 ? ", with their weights in fp8" : "");
@@ -77,11 +82,11 @@ HeadPlan plan_head_rows(int64_t most, int64_t least, size_t available_bytes, Pla
 // The error for a plan that does not fit. It names the largest batch size that would fit, and the --recompute that
 // saves most memory at this one. plan_of(B, recompute) makes a plan.
 template <class PlanOf>
-void check_fits(int64_t B, Recompute recompute, size_t available_bytes, PlanOf&& plan_of) {
+void check_fits(int64_t B, Recomputation recompute, size_t available_bytes, PlanOf&& plan_of) {
     const MemoryPlan plan = plan_of(B, recompute);
     if (available_bytes == 0 || plan.total_bytes() <= available_bytes) return;
-    const auto fits = [&](int64_t b, Recompute how) { return plan_of(b, how).total_bytes() <= available_bytes; };
-    const auto largest = [&](Recompute how) {  // memory grows with B
+    const auto fits = [&](int64_t b, Recomputation how) { return plan_of(b, how).total_bytes() <= available_bytes; };
+    const auto largest = [&](Recomputation how) {  // memory grows with B
         int64_t low = 0, high = B;
         while (high - low > 1) (fits((low + high) / 2, how) ? low : high) = (low + high) / 2;
         return low;
@@ -89,7 +94,7 @@ void check_fits(int64_t B, Recompute recompute, size_t available_bytes, PlanOf&&
     std::string advice;
     if (const int64_t b = largest(recompute); b > 0) advice = format("--batch-size %ld fits", b);
     const auto mib = [](size_t bytes) { return double(bytes) / (1 << 20); };
-    if (recompute != Recompute::block) {
+    if (recompute.what != Recompute::block || recompute.blocks < Recomputation::kAll) {
         const size_t saved = plan.total_bytes() - plan_of(B, Recompute::block).total_bytes();
         const int64_t b = fits(B, Recompute::block) ? B : largest(Recompute::block);
         if (b > 0)

@@ -17,6 +17,7 @@ struct ChatOptions {
 struct PlanOptions {
     std::string gpu = "H100", world_size = "1";  // lists: "H100,4090", "8,64"
     double memory_gb = 0, tflops = 0, bandwidth = 0, network = 0, usd_per_hour = 0;
+    bool fit = false;            // search for the fastest flags that fit
     std::string trace = "";      // path of the trace; "": none
     std::string calibrate = "";  // paths of benchmark results, a list; "": none
 };

@@ -12,22 +12,85 @@ namespace {
 
 constexpr int64_t kDefaultSteps = 2000;
 
-// The largest micro-batch that divides a step's sequences per rank and fits in memory.
-int64_t largest_batch(const RunFlags& flags, int64_t seq_len, int64_t world_size, const Fits& fits) {
+// The sequences per rank and step that --batch-size auto divides into micro-batches.
+int64_t divided_sequences(const RunFlags& flags, int64_t seq_len, int64_t world_size) {
     constexpr int64_t kMostEvaluated = 32;  // an evaluation has no step to divide, and gains no speed beyond this
-    const int64_t per_sequence = seq_len * world_size;
-    const int64_t total = flags.trains() ? flags.total_batch_size : kMostEvaluated * per_sequence;
+    if (!flags.trains()) return kMostEvaluated;
+    const int64_t per_sequence = seq_len * world_size, total = flags.total_batch_size;
     require(total > 0, "--batch-size auto divides --total-batch-size: give that, too");
     require(
         total % per_sequence == 0,
         "--total-batch-size %ld is no whole number of sequences of --seq-len %ld for each of %ld ranks: the nearest "
         "is %ld",
         total, seq_len, world_size, nearest_multiple(total, per_sequence));
-    const int64_t sequences = total / per_sequence;
-    for (int64_t parts = 1; parts < sequences; parts++)
-        if (sequences % parts == 0 && fits(step_config(flags, sequences / parts, seq_len, world_size)))
-            return sequences / parts;
-    return 1;  // if even that does not fit, the error about memory says what to do
+    return total / per_sequence;
+}
+
+// The largest micro-batch up to `most` that divides them and fits in memory; 0: none does.
+int64_t largest_batch(const RunFlags& flags, int64_t sequences, int64_t most, int64_t seq_len, int64_t world_size,
+                      const Fits& fits) {
+    for (int64_t parts = 1; parts <= sequences; parts++)
+        if (const int64_t batch = sequences / parts;
+            sequences % parts == 0 && batch <= most && fits(step_config(flags, batch, seq_len, world_size)))
+            return batch;
+    return 0;
+}
+
+// Chooses --batch-size and, if it was not given, --recompute. Recomputation makes room for larger micro-batches, whose
+// GEMMs are faster, but it is work: which wins is predicted. Returns a line about it, if there was a choice.
+// Without a prediction: the largest batch with the least recomputation with which one fits.
+std::string choose_batch(RunFlags& flags, const GptShape& shape, int64_t world_size, const Fits& fits,
+                         const Speed& speed) {
+    const int64_t seq_len = flags.seq_len(shape), L = shape.num_layers;
+    const int64_t sequences = divided_sequences(flags, seq_len, world_size);
+    std::vector<std::string> ways = {flags.recompute};
+    if (flags.trains() && flags.source_of("recompute").empty()) {
+        ways = {"none", "norms"};
+        for (const int64_t blocks : {L / 4, L / 2, L - L / 4})
+            if (blocks > 0) ways.push_back("block:" + std::to_string(blocks));
+        ways.push_back("block");
+    }
+    struct Choice {
+        std::string recompute;
+        int64_t batch;
+        double tokens_per_s;
+    };
+    std::vector<Choice> choices;
+    int64_t largest_so_far = 0;
+    for (const std::string& way : ways) {
+        RunFlags with = flags;
+        with.recompute = way;
+        const int64_t largest = largest_batch(with, sequences, sequences, seq_len, world_size, fits);
+        if (largest <= largest_so_far) continue;  // more work for nothing
+        largest_so_far = largest;
+        if (!speed) {
+            choices.push_back({way, largest, 0});
+            break;
+        }
+        // A larger micro-batch is not always faster: its GEMMs may fill the SMs' last wave worse.
+        for (const int64_t batch : {largest, largest_batch(with, sequences, largest - 1, seq_len, world_size, fits)}) {
+            if (batch == 0) continue;
+            with.batch_size = int(batch);
+            choices.push_back({way, batch, speed(with)});
+        }
+    }
+    if (choices.empty()) {
+        flags.batch_size = 1;  // the error about memory says what to do
+        flags.sources["batch-size"] = "memory";
+        return "";
+    }
+    std::stable_sort(choices.begin(), choices.end(),
+                     [](const Choice& a, const Choice& b) { return a.tokens_per_s > b.tokens_per_s; });
+    const Choice& best = choices[0];
+    const char* const source = best.tokens_per_s > 0 ? "the prediction" : "memory";
+    flags.batch_size = int(best.batch), flags.sources["batch-size"] = source;
+    if (best.recompute != flags.recompute) flags.recompute = best.recompute, flags.sources["recompute"] = source;
+    if (best.tokens_per_s == 0 || choices.size() < 2) return "";
+    std::string line = format("predicted, tokens/s: ");
+    for (size_t i = 0; i < choices.size(); i++)
+        line += format("%s--batch-size %ld --recompute %s %.4g", i ? ", " : "", choices[i].batch,
+                       choices[i].recompute.c_str(), choices[i].tokens_per_s);
+    return line + "\n";
 }
 
 // A resumed run keeps its tokens per step. Unless it is given a batch size, which is only about memory, it takes the
@@ -79,6 +142,7 @@ StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, i
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,
             .graph = flags.cuda_graph,
+            .recompute = flags.recomputation(),
             .islands = islands};
 }
 StepConfig step_of(const RunFlags& flags, const Shares& shares, int rank, int64_t seq_len) {
@@ -200,7 +264,7 @@ RunConfig::RunConfig(const Decision& decision, const GptShape& shape, int64_t wo
 }
 
 Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits,
-                const std::vector<int>& batch_sizes) {
+                const std::vector<int>& batch_sizes, const Speed& speed) {
     Decision decision{.flags = asked, .derivation = ""};
     RunFlags& flags = decision.flags;
     const int64_t seq_len = flags.seq_len(shape);
@@ -237,13 +301,13 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     }
     const bool fills_memory = by_depth || (flags.model.model != "custom" && flags.total_batch_size > 0 && !is_shared);
     const int default_batch_size = fills_memory ? 0 : kDefaultBatchSize;
+    std::string chosen;  // about the batch size
     require(!is_shared || flags.batch_size.value_or(default_batch_size) != 0,
             "--batch-size auto (with --depth the default) fills each rank with one micro-batch, and --balance %s moves "
             "micro-batches: give a number, so small that a rank has several",
             flags.balance.c_str());
     if (flags.batch_size.value_or(default_batch_size) == 0) {
-        flags.batch_size = int(largest_batch(flags, seq_len, world_size, fits));
-        flags.sources["batch-size"] = "memory";
+        chosen = choose_batch(flags, shape, world_size, fits, speed);
     }
     flags.batch_size = flags.batch_size.value_or(kDefaultBatchSize);
     const std::string fitted = is_shared || !flags.trains() ? "" : fit_batch(flags, seq_len, world_size);
@@ -277,7 +341,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
         // The recipe's warm-up depends on the number of steps, which is known now.
         if (decision.scaling.asked) decision.derivation += decision.scaling.text(flags.chosen_recipe()) + "\n";
     }
-    decision.derivation = fitted + decision.derivation;
+    decision.derivation = chosen + fitted + decision.derivation;
     return decision;
 }
 

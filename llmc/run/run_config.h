@@ -3,7 +3,8 @@ The configuration of a run, with every number filled in. Batch, run length and l
 and number of ranks. Values that were given are kept. The others are derived:
 
   --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (depth_scaling.h)
-  --batch-size auto     the largest that divides a step's sequences and fits in memory
+  --batch-size auto     divides a step's sequences and fits in memory: the fastest that is predicted, together with
+                        --recompute, or without a prediction the largest
   --steps               else from --target-flops or --target-param-data-ratio; else 2000
   schedule-by           time if --time-budget is given and --steps is not
 
@@ -69,11 +70,13 @@ struct RunConfig {
 
 // Whether a step of such micro-batches fits in memory.
 using Fits = std::function<bool(const StepConfig&)>;
+// The predicted tokens per second of a run with these flags, whose batch size is given; 0: not known.
+using Speed = std::function<double(const RunFlags&)>;
 
 // Fills in the flags. `batch_sizes`: each rank's --batch-size, 0 for auto, -1 for none; empty: all have that of
-// `asked`.
+// `asked`. Without `speed` nothing is predicted.
 Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits,
-                const std::vector<int>& batch_sizes = {});
+                const std::vector<int>& batch_sizes = {}, const Speed& speed = nullptr);
 
 // A decision as text to send, and back. Flags of one process (--rank, --threads, ...) are taken from `own`.
 std::string text_of(const Decision& decision);

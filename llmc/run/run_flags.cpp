@@ -278,8 +278,9 @@ std::vector<Field> RunFlags::fields() {
                   "steps whose largest magnitudes make a delayed scale: their maximum counts (1: the most recent one)"}
                 .from(1, 1 << 16),
             Field{"machine", "recompute", &recompute,
-                  "activation checkpointing: recompute norms and GELU, or whole blocks, in the backward pass"}
-                .one_of({"none", "norms", "block"}),
+                  "activation checkpointing: recompute norms and GELU, or whole blocks, or the first N blocks, in the "
+                  "backward pass"}
+                .one_of({"none", "norms", "block", "block:N"}),
             Field{
                 "machine", "attention", &attention,
                 "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
@@ -514,7 +515,8 @@ Recipe RunFlags::chosen_recipe() const {
     return r;
 }
 
-Recompute RunFlags::recompute_mode() const {
+Recomputation RunFlags::recomputation() const {
+    if (recompute.starts_with("block:")) return {Recompute::block, std::stol(recompute.substr(6))};
     return recompute == "block" ? Recompute::block : recompute == "norms" ? Recompute::norms : Recompute::none;
 }
 

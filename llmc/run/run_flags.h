@@ -134,7 +134,7 @@ struct RunFlags {
     int64_t seq_len(const GptShape& shape) const { return model.seq_len ? model.seq_len : shape.max_seq_len; }
     // The recipe with the flags' changes.
     Recipe chosen_recipe() const;
-    Recompute recompute_mode() const;
+    Recomputation recomputation() const;
     bool fp8() const { return dtype == "fp8"; }
     // Steps of delayed scaling's history; 0: scales are current.
     int64_t amax_history() const { return fp8() && fp8_scaling == "delayed" ? fp8_amax_history : 0; }

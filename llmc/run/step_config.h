@@ -10,6 +10,7 @@ need these values, but not the model (step.h).
 #include <string>
 #include "llmc/base/bf16.h"              // bf16
 #include "llmc/comm/comm.h"              // GradientSum
+#include "llmc/model/activations.h"      // Recomputation
 #include "llmc/ops/step_scalars.h"       // StepSums
 #include "llmc/optim/gradient_layout.h"  // gradient_layout, ShardingPlan
 
@@ -25,6 +26,7 @@ struct StepConfig {
     double dropout = 0;        // p; the mask depends on the seed and the step's number, not on the number of ranks
     uint64_t dropout_seed = 0;
     bool graph = false;  // use a CUDA graph, where possible (why_no_graph)
+    Recomputation recompute = Recompute::none;
     // If ranks have unequal shares: the sequences of all ranks in a step, and the index of this rank's first one.
     // step_sequences == 0: every rank has as many as this one.
     int64_t step_sequences = 0, first_sequence = 0;

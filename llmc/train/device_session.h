@@ -200,7 +200,7 @@ private:
     // ---- the start
 
     ActivationPolicy passes() const {
-        return {flags_.recompute_mode(), flags_.fp8(), run_.memory.head_rows(config_), flags_.amax_history()};
+        return {config_.step.recompute, flags_.fp8(), run_.memory.head_rows(config_), flags_.amax_history()};
     }
 
     // Throws an Error if the run does not fit into memory.

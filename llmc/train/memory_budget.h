@@ -3,7 +3,7 @@ The memory of a rank's device, and how much of it a step needs. All ranks have t
 with the least memory decides. If --batch-size differs between ranks, each must have enough memory for its own.
 
   const MemoryBudget<Device, T> memory(device, world, request.flags, tokenizer, parameters, sharding, *comm);
-  memory.fits(step), memory.plan(step, recompute), memory.check(config)
+  memory.fits(step), memory.plan(step), memory.check(config)
 */
 #pragma once
 #include <algorithm>
@@ -60,23 +60,19 @@ public:
 
     // For --batch-size auto: whether a step fits, without a batch so large that lm_head would be slow.
     bool fits(const StepConfig& step) const {
-        const size_t bytes = head_plan(step, flags_.recompute_mode(), kGpuHeadRows).memory.total_bytes();
+        const size_t bytes = head_plan(step, kGpuHeadRows).memory.total_bytes();
         return (available_ > 0 || step.B * step.T <= kCpuBatchTokens) && (limit_ == 0 || bytes <= limit_);
     }
-    MemoryPlan plan(const StepConfig& step, Recompute recompute) const {
-        return head_plan(step, recompute, kLeastHeadRows).memory;
-    }
+    MemoryPlan plan(const StepConfig& step) const { return head_plan(step, kLeastHeadRows).memory; }
     // Rows of logits computed at a time.
-    int64_t head_rows(const RunConfig& config) const {
-        return head_plan(config.step, config.flags.recompute_mode(), kLeastHeadRows).head_rows;
-    }
+    int64_t head_rows(const RunConfig& config) const { return head_plan(config.step, kLeastHeadRows).head_rows; }
     // Throws an Error with advice if the run does not fit.
     void check(const RunConfig& config) const {
         const size_t limit = are_equal(config.shares) ? limit_ : own_limit_;
-        check_fits(config.step.B, config.flags.recompute_mode(), limit, [&](int64_t batch_size, Recompute recompute) {
+        check_fits(config.step.B, config.step.recompute, limit, [&](int64_t batch_size, Recomputation recompute) {
             StepConfig other = config.step;
-            other.B = batch_size;
-            return plan(other, recompute);
+            other.B = batch_size, other.recompute = recompute;
+            return plan(other);
         });
     }
 
@@ -102,14 +98,14 @@ private:
         const int64_t most = *std::max_element(sharding_.state_size.begin(), sharding_.state_size.end());
         return OuterState::memory_bytes(most, flags_.islands, flags_.outer().type);
     }
-    HeadPlan head_plan(const StepConfig& step, Recompute recompute, int64_t least) const {
+    HeadPlan head_plan(const StepConfig& step, int64_t least) const {
         const int64_t most = device_.head_rows(step.B * seq_len_, parameters_.model.padded_vocab_size(), sizeof(T));
         const size_t gradients = gradient_bytes(sharding_, step, Device::kAsynchronous), ops = workspace(step.B);
         return plan_head_rows(
             most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
-                MemoryPlan plan =
-                    memory_plan<T>(parameters_, optimizer_bytes_, gradients, step.B, seq_len_,
-                                   {recompute, flags_.fp8(), head_rows, flags_.amax_history()}, ops, sample_bytes_);
+                MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, gradients, step.B, seq_len_,
+                                                 {step.recompute, flags_.fp8(), head_rows, flags_.amax_history()}, ops,
+                                                 sample_bytes_);
                 // On a GPU it is the host's memory, and in no plan.
                 if (flags_.islands_of_run() > 0 && !Device::kAsynchronous)
                     plan.lines.push_back({"outer step", "reference, momentum, what islands exchange", outer_bytes()});

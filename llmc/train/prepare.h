@@ -103,9 +103,13 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     on_first_rank(world.ranks, [&] {
         const std::string packing =
             choose_packing(flags, !request.resumed(), separator_of(flags, tokenizer), flags.seq_len(shape));
-        decision = decide(
-            flags, shape, world.ranks.world_size, [&](const StepConfig& step) { return memory.fits(step); },
-            batch_sizes);
+        const auto fits = [&](const StepConfig& step) { return memory.fits(step); };
+        const auto speed = [&](const RunFlags& with) {
+            return request.predict(with, shape, world.ranks.world_size, kind_of(device));
+        };
+        const bool is_predicted = Device::kAsynchronous && sizeof(T) == 2 && request.predict;
+        decision =
+            decide(flags, shape, world.ranks.world_size, fits, batch_sizes, is_predicted ? Speed(speed) : nullptr);
         decision.derivation += packing;
         check_shares(device, decision);
     });

@@ -4,6 +4,7 @@ weights: a checkpoint, another model, or none.
 */
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +27,10 @@ struct RunRequest {
     std::map<std::string, std::string> sent_files = {};
     std::vector<int> elsewhere = {};  // the ranks that do not see the folder; known on all ranks
     uint64_t verified_bytes = 0;      // of the checkpoint, by this rank
+
+    // Predicts tokens per second on the GPU of that name, on which --batch-size auto decides; 0: not known
+    // (predicted_tokens_per_s in llmc/plan/plan.h).
+    std::function<double(const RunFlags&, const GptShape&, int world_size, const std::string& gpu)> predict = nullptr;
 
     bool resumed() const { return !checkpoint.path.empty(); }
     // Whether it trains or evaluates, and does not only print.

@@ -445,6 +445,11 @@ TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[f
         "2: --smear is no flag of `generate`, but a line of a file for: train, plan, doctor; see ./train_gpt generate "
         "--help");
     CHECK(contains(refusal({"--model", "gpt2-125M"}), "2: --model gpt2-125M: expected one of custom, gpt2-124M, "));
+    for (const std::string wrong :
+         {"block:", "block:x", "block:-1", "block:1x", "block:12345678901", "blocks", "norms:3"})
+        CHECK(refusal({"--recompute", wrong.c_str()}) ==
+              "2: --recompute " + wrong + ": expected one of none, norms, block, block:N");
+    CHECK(parsed({"--recompute", "block:12"}).run.recomputation().blocks == 12);
     CHECK(contains(refusal({"--model", "gpt2-125M"}), ", or a file; there is no such file"));
     CHECK(contains(refusal({"--recipe", scratch.path.c_str()}), "or a file; there is no such file"));
     const auto wrong = [&](const std::string& text) {

@@ -11,8 +11,8 @@
 
 TEST_CASE("loss, logits and every gradient of each architecture agree with PyTorch", "[architecture]") {
     for (const ArchitectureCase& c : kArchitectureCases)
-        for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
-            INFO(c.fixture << ", recompute " << int(recompute));
+        for (const Recomputation& recompute : kRecomputations) {
+            INFO(c.fixture << ", recompute " << recompute);
             const Fixture fixture(c.fixture);
             const int64_t N = c.B * c.T, V = c.shape.vocab_size, Vp = c.shape.padded_vocab_size();
             Cpu cpu;

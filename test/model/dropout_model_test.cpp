@@ -20,6 +20,7 @@ TEST_CASE("with dropout, what is recomputed has the same bits", "[dropout_model]
         const auto want = gradients(Recompute::none);
         CHECK(gradients(Recompute::norms) == want);
         CHECK(gradients(Recompute::block) == want);
+        CHECK(gradients(Recomputation(Recompute::block, 1)) == want);
     }
 }
 

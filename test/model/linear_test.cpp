@@ -10,8 +10,8 @@
 
 TEST_CASE("loss and gradients of models in FP8 agree with PyTorch", "[linear]") {
     for (const ArchitectureCase& c : kFp8Cases)
-        for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
-            INFO(c.fixture << ", recompute " << int(recompute));
+        for (const Recomputation& recompute : kRecomputations) {
+            INFO(c.fixture << ", recompute " << recompute);
             Cpu cpu;
             check_learned(c, learn<float>(cpu, c, {recompute, true}), 4 * kEpsF32, kModelTolerance);
         }

@@ -73,6 +73,13 @@ std::pair<double, std::vector<Floats>> learn(Device& device, Gpt<Device, T>& mod
     return {loss, gradients};
 }
 
+// All that --recompute can say of a model with at least two blocks.
+inline const Recomputation kRecomputations[] = {
+    Recompute::none, Recompute::norms, Recompute::block, {Recompute::block, 1}, {Recompute::block, 2}};
+inline std::ostream& operator<<(std::ostream& out, const Recomputation& how) {
+    return out << int(how.what) << " of the first " << how.blocks << " blocks";
+}
+
 // Checks that zero_gradients() and two micro-batches on a model whose gradient buffer, with its gaps, was all NaN yield
 // the same gradients as these micro-batches on a new model.
 template <class T, class Device>

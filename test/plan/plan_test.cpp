@@ -5,6 +5,7 @@
 #include <set>
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/optim/state_layout.h"  // StateLayout
+#include "llmc/plan/fit.h"            // fit_run
 #include "llmc/train/tokens.h"        // planned_vocab_size
 #include "test/testing.h"
 
@@ -145,7 +146,7 @@ TEST_CASE("plan: memory is what the run will take", "[plan][plain]") {
             // The largest batches that fit, and no larger ones.
             for (const char* recompute : {"none", "norms", "block"}) {
                 config.recompute = recompute;
-                const int largest = int(plan.largest_batches[int(config.recompute_mode())]);
+                const int largest = int(plan.largest_batches[int(config.recomputation().what)]);
                 config.batch_size = largest;
                 INFO(recompute << " " << largest);
                 CHECK(planned(config, world).fits());
@@ -153,6 +154,38 @@ TEST_CASE("plan: memory is what the run will take", "[plan][plain]") {
                 CHECK_FALSE(planned(config, world).fits());
             }
         }
+}
+
+TEST_CASE("plan --fit finds the fastest flags that fit", "[plan]") {
+    RunFlags asked = config_of("gpt2-1558M", 0, 0);
+    asked.batch_size.reset();
+    const std::vector<Fit> fits = fit_run(asked, asked.model.shape(0), gpu_named("4090"), 1);
+    REQUIRE(fits.size() == 2);  // with moments in fp32 and in bf16
+    const RunPlan& best = fits[0].plan;
+    CHECK(fits[0].choice == " --moments bf16");
+    CHECK(best.fits());
+    CHECK(best.config.step.num_tokens() == 524288);
+    CHECK_FALSE(fits[1].plan.fits());
+    const std::string text = text_of(fits);
+    CHECK(contains(text, "1 x 4090 of 24 GB, 1.558 G parameters, 524288 tokens per step in sequences of 1024; "));
+    CHECK(contains(text, format("--batch-size %ld --recompute %s --moments bf16\n", best.config.step.B,
+                                best.config.flags.recompute.c_str())));
+    CHECK(contains(text, "does not fit"));
+    // The flags that it prints are a plan of the same speed, and none of the other ways to recompute is faster.
+    asked = best.config.flags;
+    CHECK(planned(asked, 1, gpu_named("4090")).tokens_per_s(1) == best.tokens_per_s(1));
+    for (const char* recompute : {"none", "norms", "block:24", "block"}) {
+        asked.recompute = recompute, asked.batch_size = 0;
+        asked.sources["recompute"] = "the command line";
+        const RunPlan other = planned(asked, 1, gpu_named("4090"));
+        INFO(recompute);
+        CHECK((!other.fits() || other.tokens_per_s(1) <= best.tokens_per_s(1)));
+    }
+    // Flags that are given are not searched for.
+    asked = config_of("gpt2-1558M", 0, 0);
+    asked.sources["moments"] = "the command line";
+    CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 8).size() == 2);  // --zero-stage 1 and 2
+    CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 1).size() == 1);
 }
 
 TEST_CASE("plan: gradients that are sent to their owners", "[plan]") {

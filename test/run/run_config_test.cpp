@@ -70,6 +70,53 @@ TEST_CASE("the largest batch that divides a step's sequences and fits", "[run_co
     CHECK(contains(error_of([&] { batch(20, 1); }), "--batch-size auto divides --total-batch-size: give that, too"));
 }
 
+TEST_CASE("batch and recomputation are those that are predicted to be fastest", "[run_config]") {
+    RunFlags config;
+    config.model.model = "gpt2-124M";  // 12 blocks
+    config.batch_size = 0, config.total_batch_size = 96 * 1024;
+    const GptShape shape = config.model.shape(0);
+    // Each block that recomputes makes room for a sequence more, norms for two.
+    const auto fits = [](const StepConfig& step) {
+        const int64_t blocks =
+            step.recompute.what == Recompute::block ? std::min<int64_t>(12, step.recompute.blocks) : 0;
+        return step.B <= 4 + blocks + (step.recompute.what == Recompute::norms ? 2 : 0);
+    };
+    std::vector<std::string> asked;
+    const auto decided = [&](auto speed) {
+        asked.clear();
+        return decide(config, shape, 1, fits, {}, [&](const RunFlags& with) {
+            asked.push_back(std::to_string(*with.batch_size) + " " + with.recompute);
+            return double(speed(with));
+        });
+    };
+    // The larger the better.
+    const Decision large = decided([](const RunFlags& with) { return *with.batch_size; });
+    CHECK(large.flags.batch_size == 16);
+    CHECK(large.flags.recompute == "block");
+    CHECK(large.flags.source_of("recompute") == "the prediction");
+    // What recomputes more is asked about only if larger batches fit.
+    CHECK(asked == std::vector<std::string>{"4 none", "3 none", "6 norms", "4 norms", "8 block:6", "6 block:6",
+                                            "12 block:9", "8 block:9", "16 block", "12 block"});
+    CHECK(contains(large.derivation, "predicted, tokens/s: --batch-size 16 --recompute block 16, "));
+    // Recomputing is no worth.
+    const Decision none = decided([](const RunFlags& with) { return with.recompute == "none" ? *with.batch_size : 1; });
+    CHECK(none.flags.batch_size == 4);
+    CHECK(none.flags.recompute == "none");
+    CHECK(none.flags.source_of("recompute").empty());
+    // What was asked for stays.
+    config.recompute = "block:3", config.sources["recompute"] = "the command line";
+    CHECK(decided([](const RunFlags& with) { return *with.batch_size; }).flags.batch_size == 6);
+    CHECK(asked == std::vector<std::string>{"6 block:3", "4 block:3"});
+    // Nobody predicts: the least with which a batch fits.
+    config.recompute = "none", config.sources.erase("recompute");
+    const Decision blind = decide(config, shape, 1, [](const StepConfig& step) {
+        return step.recompute.what == Recompute::block && step.recompute.blocks >= 6 && step.B <= 2;
+    });
+    CHECK(blind.flags.batch_size == 2);
+    CHECK(blind.flags.recompute == "block:6");
+    CHECK(blind.flags.source_of("recompute") == "memory");
+}
+
 TEST_CASE("a run ends after so many steps, tokens for each parameter, or FLOPs", "[run_config]") {
     RunFlags config;
     config.model.model = "gpt2-124M";

@@ -86,7 +86,9 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
                                           {Recompute::norms, false, kRows},
                                           {Recompute::norms, true, kRows},
                                           {Recompute::block, false, kRows},
-                                          {Recompute::block, true, kRows}}) {
+                                          {Recompute::block, true, kRows},
+                                          {{Recompute::block, 2}, false, kRows},
+                                          {{Recompute::block, 1}, true, kRows}}) {
         Cuda cuda;
         if (policy.fp8 && cuda.compute_capability < kOldestFp8) continue;
         const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
@@ -119,7 +121,7 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
 }
 
 TEST_CASE("a GPU's runs follow each other however many rows of logits there are at a time",
-          "[train][once][plain]" ON_DEVICE) {
+          "[train][once][plain][slow]" ON_DEVICE) {
     const TinyRuns runs;
     // 192 rows: one chunk, one and a half, three.
     const FlagMap flags = {{"device", "cuda"},    {"seq-len", "32"}, {"batch-size", "6"},  {"total-batch-size", "384"},

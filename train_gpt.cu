@@ -15,6 +15,7 @@ and doc/flags.md list the flags.
 #include "llmc/commands/doctor.h"    // doctor
 #include "llmc/plan/plan.h"          // print_plan, predicted_tokens_per_s
 #include "llmc/run/command.h"        // read_command_line
+#include "llmc/run/local_ranks.h"    // local_ranks, run_local_ranks
 #include "llmc/run/omp_spin.h"       // sets GOMP_SPINCOUNT
 #include "llmc/run/stop.h"           // catch_stop_signals, outlive_broken_pipes
 #include "llmc/run/supervise.h"      // supervise, Supervised
@@ -72,6 +73,8 @@ int main(int argc, char** argv) {
             std::printf("%s", export_asked(line).c_str());
         } else if (command == Command::doctor) {
             exit_code = doctor(line);
+        } else if (const int n = local_ranks(line); n > 0) {
+            exit_code = run_local_ranks(line.run, n, argv);
         } else if (command == Command::train && line.run.launch.supervise && !Supervised::now()) {
             exit_code = supervise(line.run, argv);
         } else {

@@ -42,7 +42,7 @@ const std::vector<CommandInfo>& commands() {
          {},
          kOfAModel + Names{"train-data", "val-data", "learning-rate", "out-dir", "resume", "init-from",
                            "checkpoint-every", "val-every", "sample-every", "eval-tasks", "prompt", "device", "dry-run",
-                           "seed", "rank", "world-size", "master"}},
+                           "seed", "nproc-per-node", "rank", "world-size", "master"}},
         {Command::generate,
          "generate",
          "Continue a text with a trained model; new tokens go to stdout as they come.",
@@ -90,7 +90,8 @@ const std::vector<CommandInfo>& commands() {
          "bench-comm",
          "Measure how fast collectives between the ranks are; needs no data.",
          "mpirun -np 8 ./train_gpt bench-comm",
-         Names{"device", "dtype", "threads", "overlap", "virtual-ranks", "io-timeout"} + kLaunch,
+         Names{"device", "dtype", "threads", "overlap", "virtual-ranks", "io-timeout"} + kLaunch +
+             Names{"nproc-per-node", "nnodes", "node-rank"},
          {}},
     };
     return all;
@@ -172,7 +173,7 @@ std::vector<Field> own_fields(CommandLine& line) {
     }
 }
 
-// The names of flags in nanochat (scripts/base_train.py) and nanoGPT (train.py), where they mean the same.
+// The names of flags in nanochat (scripts/base_train.py), nanoGPT (train.py) and torchrun, where they mean the same.
 const std::vector<Alias> kAliases = {
     {"device-batch-size", "batch-size"},
     {"max-seq-len", "seq-len"},
@@ -194,29 +195,25 @@ const std::vector<Alias> kAliases = {
     {"eval-interval", "val-every"},
     {"log-interval", "print-every"},
     {"warmup-iters", "warmup-steps"},
+    {"master-addr", "master"},
 };
 
 // Flags of other programs for which there is something else.
 struct Foreign {
     const char *name, *instead;
 };
-constexpr const char* kStart =
-    "torchrun, mpirun or srun starts several ranks, or each is started with --rank, --world-size and --master";
+constexpr const char* kMeet = "--master HOST:PORT, where rank 0 is";
 constexpr const char* kMicroBatches = "--total-batch-size, the tokens of a step on all ranks";
 constexpr const char* kWandb = "--log-to wandb";
 constexpr const char* kFolder = "--out-dir, the run's folder";
 constexpr const char* kNothing = "nothing: leave it out";
 constexpr Foreign kForeign[] = {
     // torchrun's
-    {"nproc-per-node", kStart},
-    {"nnodes", kStart},
-    {"node-rank", kStart},
-    {"standalone", kStart},
-    {"master-addr", kStart},
-    {"master-port", kStart},
-    {"rdzv-backend", kStart},
-    {"rdzv-endpoint", kStart},
-    {"rdzv-id", kStart},
+    {"standalone", "nothing: --nproc-per-node is of one host unless --nnodes says more"},
+    {"master-port", kMeet},
+    {"rdzv-backend", kMeet},
+    {"rdzv-endpoint", kMeet},
+    {"rdzv-id", kMeet},
     {"backend", "nothing: NCCL on GPUs, shared memory and TCP on CPUs"},
     // nanochat's and nanoGPT's
     {"grad-accum", kMicroBatches},
@@ -426,7 +423,8 @@ CommandLine read_command_line(int argc, const char* const* argv) {
         return parse_command_line(argc, argv);
     } catch (const Error&) {
         for (int i = 1; i < argc; i++)
-            for (const char* flag : {"--rank", "--world-size", "--master", "--launcher", "--virtual-ranks"})
+            for (const char* flag :
+                 {"--rank", "--world-size", "--master", "--launcher", "--virtual-ranks", "--nproc-per-node"})
                 if (std::string(argv[i]).starts_with(flag)) throw;
         line.error = std::current_exception();
         line.run.comm_timeout_s = kMeetingS;

@@ -24,9 +24,9 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    static const std::set<std::string> names = {"rank",       "local-rank",  "max-restarts", "interface", "threads",
-                                                "batch-size", "tune-matmul", "train-data",   "val-data",  "tokenizer",
-                                                "out-dir",    "resume",      "eval-tasks",   "peak-flops"};
+    static const std::set<std::string> names = {"rank",      "local-rank", "node-rank",   "max-restarts", "interface",
+                                                "threads",   "batch-size", "tune-matmul", "train-data",   "val-data",
+                                                "tokenizer", "out-dir",    "resume",      "eval-tasks",   "peak-flops"};
     return names.contains(field.name);
 }
 
@@ -314,6 +314,14 @@ std::vector<Field> RunFlags::fields() {
                   "number of ranks, without a launcher or for `plan` (0: from the launcher)"}
                 .from(0, 1 << 16),
             Field{"ranks", "local-rank", &launch.local_rank, "GPU to use on this host (-1: by order of the ranks)"}
+                .from(-1),
+            Field{"ranks", "nproc-per-node", &launch.nproc_per_node,
+                  "start this many ranks on this host, each a process, as torchrun does (0: this process is a rank)"}
+                .from(0, 1 << 12),
+            Field{"ranks", "nnodes", &launch.nnodes,
+                  "number of hosts, on each of which --nproc-per-node is given (0: from the launcher, or one)"}
+                .from(0, 1 << 16),
+            Field{"ranks", "node-rank", &launch.node_rank, "which of them this host is, from 0 (-1: from the launcher)"}
                 .from(-1),
             {"ranks", "master", &launch.master, "HOST[:PORT] of rank 0, where ranks meet without MPI"},
             {"ranks", "interface", &launch.interface,

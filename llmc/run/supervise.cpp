@@ -2,7 +2,6 @@
 #include "llmc/run/supervise.h"
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
@@ -13,9 +12,10 @@
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <vector>
 #include "llmc/base/check.h"          // require, format, kExitRank
-#include "llmc/base/host_limits.h"    // use_given_cores
 #include "llmc/comm/launch/launch.h"  // detect_launch
+#include "llmc/run/child_process.h"   // start_child, forward, ending_of, end_as
 
 namespace {
 
@@ -23,26 +23,6 @@ constexpr const char* kVariable =
     "ANVIL_SUPERVISED";        // "7 1 0": the pipe to the supervisor, has_saved(), is_restarted()
 constexpr int kFruitless = 4;  // ends in a row without a new checkpoint: no more restarts
 constexpr double kFirstPauseS = 0.5, kLongestPauseS = 60;
-
-// The signals that ask a run to stop, without those that are ignored (nohup).
-constexpr int kStops[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
-
-sigset_t watched_signals() {
-    sigset_t all;
-    sigemptyset(&all);
-    for (const int signal : kStops) {
-        struct sigaction before = {};
-        sigaction(signal, nullptr, &before);
-        if (before.sa_handler != SIG_IGN) sigaddset(&all, signal);
-    }
-    for (const int signal : {SIGCHLD, SIGTSTP, SIGCONT}) sigaddset(&all, signal);
-    return all;
-}
-
-std::string ending_of(int status) {
-    return WIFSIGNALED(status) ? format("was ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)))
-                               : format("ended with exit code %d", WEXITSTATUS(status));
-}
 
 class Supervisor {
 public:
@@ -93,35 +73,15 @@ private:
     pid_t child_ = -1;
 
     void start(bool again) {
-        const pid_t parent = getpid();
-        std::fflush(nullptr);
-        child_ = fork();
-        require(child_ >= 0, "--supervise: no process can be started: %s", std::strerror(errno));
-        if (child_ > 0) return;
-        setpgid(0, 0);
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(kExitRank);  // the parent died before prctl()
-        signal(SIGTTOU, SIG_IGN);                   // the child may write to the terminal from the background
-        sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
-        use_given_cores();
-        fcntl(saved_[1], F_SETFD, 0);
-        setenv(kVariable, format("%d %d %d", saved_[1], int(has_saved_), int(again)).c_str(), 1);
-        execv("/proc/self/exe", argv_);
-        std::fprintf(stderr, "error: --supervise: the program cannot be started again: %s\n", std::strerror(errno));
-        _exit(kExitUsage);
+        child_ = start_child(argv_, mask_before_, "--supervise", [&] {
+            fcntl(saved_[1], F_SETFD, 0);
+            setenv(kVariable, format("%d %d %d", saved_[1], int(has_saved_), int(again)).c_str(), 1);
+        });
     }
 
     void take(int signal) {
         if (signal == SIGCHLD) return;
-        if (signal == SIGTSTP) {  // Ctrl-Z stops both processes
-            if (child_ > 0) kill(child_, SIGSTOP);
-            raise(SIGSTOP);
-        } else if (signal == SIGCONT) {
-            if (child_ > 0) kill(child_, SIGCONT);
-        } else {
-            stop_ = true;
-            if (child_ > 0) kill(child_, signal);
-        }
+        stop_ |= forward(signal, child_ > 0 ? std::vector{child_} : std::vector<pid_t>());
     }
 
     int await_end() {
@@ -153,21 +113,6 @@ private:
         while (read(saved_[0], bytes, sizeof(bytes)) > 0) any = true;
         has_saved_ |= any;
         return any;
-    }
-
-    int end_as(int status) {
-        if (WIFEXITED(status)) return WEXITSTATUS(status);
-        // Ends as the child did, by the same signal, but without a core dump.
-        const int signal = WTERMSIG(status);
-        std::fflush(nullptr);
-        prctl(PR_SET_DUMPABLE, 0);
-        ::signal(signal, SIG_DFL);
-        sigset_t one;
-        sigemptyset(&one);
-        sigaddset(&one, signal);
-        raise(signal);
-        sigprocmask(SIG_UNBLOCK, &one, nullptr);
-        return 128 + signal;
     }
 };
 

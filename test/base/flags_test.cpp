@@ -362,10 +362,10 @@ TEST_CASE("what the guides of other programs call a flag is that flag, or is tol
     CHECK(parsed({"--steps", "5", "--num-iterations", "6"}).run.steps == 6);
     // The nearest spelling would have been --packing, --no-supervise, --shuffle, --val-every, --rank...
     for (const auto& [flag, instead] : std::map<std::string, std::string>{{"--backend=gloo", "NCCL on GPUs"},
-                                                                          {"--nproc-per-node", "torchrun, mpirun or"},
-                                                                          {"--nproc_per_node=8", "torchrun, mpirun or"},
-                                                                          {"--standalone", "torchrun, mpirun or"},
-                                                                          {"--master-addr", "torchrun, mpirun or"},
+                                                                          {"--standalone", "--nproc-per-node is of"},
+                                                                          {"--rdzv_endpoint=a:1", "--master HOST:PORT"},
+                                                                          {"--rdzv-id", "--master HOST:PORT"},
+                                                                          {"--master-port", "--master HOST:PORT"},
                                                                           {"--grad-accum", "--total-batch-size"},
                                                                           {"--run", "--log-to wandb"},
                                                                           {"--min_lr", "--final-lr-fraction"},

@@ -240,8 +240,8 @@ TEST_CASE("copies that cluster software starts are ranks, or an error, and never
           "1 of 2 at node1:1234 local 0 key torchrun abc.0");  // torchrun in a pod
     CHECK(text(detect(pet, launcher("none"))) == "0 of 1");
     CHECK(contains(error(with(pet, {{"PET_NPROC_PER_NODE", "8"}})),
-                   "2: PET_NPROC_PER_NODE=8 in the environment asks for several processes on each host, and this is "
-                   "one alone: start torchrun"));
+                   "2: PET_NPROC_PER_NODE=8 in the environment asks for several processes on each host, and this "
+                   "command is one: set it to 1"));
     CHECK(contains(error(without(pet, "PET_MASTER_ADDR")), "2: PET_NNODES=2 is set in the environment and PET_MASTER"));
     CHECK(contains(error(without(pet, "PET_NODE_RANK")), "2: PET_NNODES is set in the environment and PET_NODE_RANK"));
     CHECK(

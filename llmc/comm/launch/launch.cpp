@@ -137,9 +137,11 @@ private:
         require(flags_.world_size == 1 || !flags_.master.empty(),
                 "--world-size %d needs --master HOST:PORT, where rank 0 runs (localhost:%d if all run here)",
                 flags_.world_size, kDefaultPort);
-        return meet_at(make({rank, flags_.world_size, flags_.local_rank},
-                            flags_.rank < 0 ? "--world-size and the pod's index" : "--rank and --world-size"),
-                       flags_.master);
+        return meet_at(
+            make({rank, flags_.world_size, flags_.local_rank}, flags_.rank < 0 ? "--world-size and the pod's index"
+                                                               : flags_.nproc_per_node > 0 ? "--nproc-per-node"
+                                                                                           : "--rank and --world-size"),
+            flags_.master);
     }
 
     Launch by_environment() const {
@@ -194,8 +196,8 @@ private:
     Launch by_torchrun_defaults() const {
         const std::string per_host = text("PET_NPROC_PER_NODE");
         require(per_host == "1" || per_host.empty() || !std::isdigit(static_cast<unsigned char>(per_host[0])),
-                "PET_NPROC_PER_NODE=%s in the environment asks for several processes on each host, and this is one "
-                "alone: start torchrun --no-python ./train_gpt ..., or set it to 1 (numProcPerNode of a TrainJob)",
+                "PET_NPROC_PER_NODE=%s in the environment asks for several processes on each host, and this "
+                "command is one: set it to 1 (numProcPerNode of a TrainJob)",
                 per_host.c_str());
         const Launch launch = make(numbers("PET_NODE_RANK", "PET_NNODES", "LOCAL_RANK"),
                                    "torchrun's defaults (PET_NODE_RANK and PET_NNODES)");

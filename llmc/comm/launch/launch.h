@@ -35,7 +35,8 @@ ranks have no way to meet, so that N processes never become N separate runs.
 
 struct LaunchFlags {
     int rank = -1, world_size = 0, local_rank = -1;
-    std::string master = "";        // HOST or HOST:PORT of rank 0
+    int nproc_per_node = 0, nnodes = 0, node_rank = -1;  // ranks that this process starts (llmc/run/local_ranks.h)
+    std::string master = "";                             // HOST or HOST:PORT of rank 0
     std::string launcher = "auto";  // or mpi, slurm, torchrun; none: one rank, whatever the environment says
     std::string interface = "";     // the network interface by which other hosts reach this one; "": any
     bool supervise = false;

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Sends a run's log.jsonl to Weights & Biases or TensorBoard, during the run or later.
+"""Sends a run's log.jsonl to Weights & Biases, TensorBoard, MLflow, trackio or Prometheus, during the run or later.
 
-    pip install wandb tensorboard                  the one that is asked for suffices
+    pip install wandb tensorboard                  those that are asked for suffice
     ./train_gpt ... --log-to wandb,tensorboard     starts this script automatically
+    ./train_gpt ... --log-to prometheus:9400       http://HOST:9400/metrics while the run lasts
     scripts/log_to.py wandb RUN                    sends what has been logged so far
     scripts/log_to.py tensorboard RUN --follow     also sends new records, until the run ends or Ctrl-C
     WANDB_MODE=offline ...                         writes files for `wandb sync RUN/wandb/offline-run-*`
@@ -13,6 +14,13 @@ RUN/tensorboard.json store how far the log was sent, so that a resumed run conti
 W&B: flags and machine are the config of the run there, the last sample and the reason of the end its summary. Steps that
 a resumed run repeats are not sent again. WANDB_PROJECT, WANDB_ENTITY and the like are wandb's own variables; the default
 project is `anvil`.
+
+MLflow and trackio: the same, but steps that a resumed run repeats are sent again, and the later ones count.
+MLFLOW_TRACKING_URI says where to, by default RUN/mlflow.db; trackio has a folder of its own, or TRACKIO_SPACE_ID.
+
+Prometheus: the newest number of each kind as a gauge, in base units: anvil_train_loss, anvil_val_loss,
+anvil_train_tokens_per_second, anvil_train_step_seconds, anvil_checkpoint_timestamp_seconds (the age is `time() -` that)
+and anvil_up, 1 until the run has ended. The package is prometheus_client; scripts/grafana.json is a dashboard.
 
 TensorBoard: each start of this script writes a file RUN/events.out.tfevents.TIME.anvil, and a resume makes void what is
 after its step. A new run removes the files of the run before it.
@@ -77,7 +85,7 @@ def scalars(record):
 class Sender:
     """Sends each number of a log once. RUN/SERVICE.json stores how far, for the next start of the run."""
 
-    service = advice = ""
+    service = advice = package = ""
 
     def __init__(self, run_folder):
         self.folder, self.is_open = run_folder, False
@@ -227,15 +235,136 @@ class TensorBoard(Sender):
         self.events.close()
 
 
+class Trackio(Sender):
+    service = "trackio"
+
+    def __init__(self, args):
+        import trackio
+        super().__init__(args.run)
+        self.trackio, self.project = trackio, args.project
+        self.name = args.name or os.path.basename(os.path.abspath(args.run))
+
+    def new_run(self):
+        self.state["name"] = f"{self.name}-{secrets.token_hex(2)}"
+
+    def header(self, record):
+        if not self.is_open:
+            self.trackio.init(project=self.project, name=self.state["name"], resume="allow", embed=False,
+                              space_id=os.environ.get("TRACKIO_SPACE_ID"), config=record.get("config", {}))
+
+    def write(self, step, numbers):
+        self.trackio.log(numbers, step=step)
+
+    def close(self):
+        self.trackio.finish()
+
+
+class MLflow(Sender):
+    service = "mlflow"
+
+    def __init__(self, args):
+        import mlflow
+        super().__init__(args.run)
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            mlflow.set_tracking_uri("sqlite:///" + os.path.join(os.path.abspath(args.run), "mlflow.db"))
+        self.mlflow, self.client, self.pending, self.project = mlflow, mlflow.MlflowClient(), [], args.project
+        self.name = args.name or os.path.basename(os.path.abspath(args.run))
+
+    def header(self, record):
+        if self.is_open:
+            return
+        self.id = self.state.get("id")
+        if self.id is None:
+            experiment = self.mlflow.set_experiment(self.project)
+            run = self.client.create_run(experiment.experiment_id, run_name=self.name)
+            self.id = self.state["id"] = run.info.run_id
+            for name, value in record.get("config", {}).items():
+                self.client.log_param(self.id, name, str(value)[:500])
+
+    def write(self, step, numbers):
+        from mlflow.entities import Metric
+        now = int(time.time() * 1000)
+        self.pending += [Metric(name, value, now, step) for name, value in numbers.items()]
+
+    def flush(self):
+        while self.pending:  # the service takes a thousand at a time
+            self.client.log_batch(self.id, metrics=self.pending[:1000])
+            del self.pending[:1000]
+
+    def close(self):
+        self.flush()
+        self.client.set_terminated(self.id)
+
+
+class Prometheus(Sender):
+    service, package, PORT = "prometheus", "prometheus_client", 9400
+    UNITS = {"ms": ("seconds", 1e-3), "per_s": ("per_second", 1), "bytes": ("bytes", 1)}
+
+    def __init__(self, args):
+        import prometheus_client
+        super().__init__(args.run)
+        self.state = {}  # a process that starts knows nothing: the log is read from its beginning
+        self.registry = prometheus_client.CollectorRegistry()
+        self.Gauge, self.gauges = prometheus_client.Gauge, {}
+        self.labels = {"run": args.name or os.path.basename(os.path.abspath(args.run))}
+        self.server, _ = prometheus_client.start_http_server(args.port or self.PORT, registry=self.registry)
+
+    def gauge(self, name, what):
+        if name not in self.gauges:
+            self.gauges[name] = self.Gauge("anvil_" + name, what, list(self.labels), registry=self.registry)
+        return self.gauges[name].labels(**self.labels)
+
+    def header(self, record):
+        self.gauge("up", "1 until the run has ended").set(1)
+        self.gauge("ranks", "processes of the run").set(record.get("machine", {}).get("ranks", 1))
+        self.gauge("parameters", "of the model").set(record.get("model", {}).get("parameters", 0))
+        self.gauge("skipped_steps", "steps without an update").inc(0)
+        resumes = self.state["resumes"] = self.state.get("resumes", -1) + 1
+        self.gauge("resumes", "how often the run was resumed").set(resumes)
+        if "step" in record:
+            self.state["sent"] = {series: min(step, record["step"]) for series, step in self.state["sent"].items()}
+
+    def note(self, record):
+        if record["type"] == "end":
+            self.gauge("up", "1 until the run has ended").set(0)
+        if record["type"] == "skip":
+            self.gauge("skipped_steps", "steps without an update").inc()
+        if record["type"] == "checkpoint":
+            try:
+                written = os.path.getmtime(str(record.get("path")))
+            except OSError:  # another folder than this process's, or pruned
+                written = time.time()
+            self.gauge("checkpoint_step", "step of the newest checkpoint").set(record.get("step", 0))
+            self.gauge("checkpoint_timestamp_seconds", "when the newest checkpoint was written").set(written)
+
+    def write(self, step, numbers):
+        self.gauge("step", "newest step in the log").set(step)
+        self.gauge("log_timestamp_seconds", "when the newest record was read").set(time.time())
+        for name, value in numbers.items():
+            group, _, name = name.partition("/")
+            for suffix, (unit, factor) in self.UNITS.items():
+                if name == suffix or name.endswith("_" + suffix):
+                    name, value = name[:-len(suffix)] + ("step_" if name == "ms" else "") + unit, value * factor
+            name = "".join(letter if letter.isalnum() else "_" for letter in f"{group}_{name}")
+            self.gauge(name, f"of the newest record of {group}").set(value)
+
+    def save(self):
+        pass
+
+    def close(self):
+        self.server.shutdown()
+
+
 def stdin_has_ended(wait_s):
     ready, _, _ = select.select([0], [], [], wait_s)
     return bool(ready) and os.read(0, 4096) == b""
 
 
 def main():
-    services = {sender.service: sender for sender in (Wandb, TensorBoard)}
-    parser = argparse.ArgumentParser(description="Sends a run's log.jsonl to Weights & Biases or TensorBoard.")
-    parser.add_argument("services", metavar="SERVICES", help="wandb, tensorboard, or both with a comma between them")
+    services = {sender.service: sender for sender in (Wandb, TensorBoard, MLflow, Trackio, Prometheus)}
+    parser = argparse.ArgumentParser(description="Sends a run's log.jsonl to a service that draws curves.")
+    parser.add_argument("services", metavar="SERVICES",
+                        help=", ".join(services) + "[:PORT]; several with commas between them")
     parser.add_argument("run", metavar="RUN", help="the --out-dir of a run")
     parser.add_argument("--follow", action="store_true", help="go on until the run ends")
     parser.add_argument("--until-stdin-ends", action="store_true", help="go on until stdin ends, as train_gpt asks for")
@@ -243,13 +372,19 @@ def main():
     parser.add_argument("--name", help="of the run at W&B [the name of its folder]")
     args = parser.parse_args()
     senders, failed = [], False
-    for name in args.services.split(","):
-        if name not in services:
-            parser.error(f"{name}: expected wandb or tensorboard")
+    for word in args.services.split(","):
+        name, _, port = word.partition(":")
+        if name not in services or (port and (name != "prometheus" or not port.isdecimal())):
+            parser.error(f"{word}: expected {', '.join(services)} or prometheus:PORT")
+        args.port = int(port or 0)
         try:
             senders.append(services[name](args))
         except ImportError as error:
-            print(f"warning: {name} is not there ({error}): pip install {name}; nothing is sent", file=sys.stderr)
+            print(f"warning: {name} is not there ({error}): pip install {services[name].package or name}; nothing is "
+                  "sent", file=sys.stderr)
+            failed = True
+        except Exception as error:  # a port in use, a server that is away: none may disturb the other services
+            print(f"warning: {name} says: {error}; nothing is sent", file=sys.stderr)
             failed = True
     path = os.path.join(args.run, "log.jsonl")
     if senders and not os.path.exists(path):
@@ -260,7 +395,7 @@ def main():
         nonlocal failed
         for sender in list(senders):
             try:
-                method(sender, *arguments)
+                getattr(sender, method)(*arguments)
             except Exception as error:  # of many types, and none may disturb the run or the other service
                 print(f"warning: {sender.service} says: {error}; nothing more is sent{sender.advice}", file=sys.stderr)
                 senders.remove(sender)
@@ -271,9 +406,9 @@ def main():
         while senders:
             last_look = over or not (args.follow or args.until_stdin_ends)
             for record in log.records():
-                each(Sender.send, record)
+                each("send", record)
                 over = args.follow and record["type"] == "end"
-            each(Sender.save)
+            each("save")
             if last_look:
                 break
             if args.until_stdin_ends:
@@ -281,8 +416,8 @@ def main():
             elif not over:
                 time.sleep(WAIT_S)
     except KeyboardInterrupt:
-        each(Sender.save)
-    each(Sender.finish)
+        each("save")
+    each("finish")
     return 2 if failed else 0
 
 

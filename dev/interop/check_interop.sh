@@ -40,7 +40,7 @@ check dev/interop/check_models.py torch==2.13.0 transformers gguf xllamacpp || s
 check dev/interop/check_configs.py torch==2.13.0 transformers gguf xllamacpp || status=$?
 check dev/interop/check_templates.py 'transformers' jinja2 numpy || status=$?
 check dev/interop/check_servers.py torch==2.13.0 'transformers[serving]' gguf xllamacpp openai || status=$?
-check dev/interop/check_logs.py tensorboard wandb || status=$?
+check dev/interop/check_logs.py tensorboard wandb prometheus_client || status=$?
 check dev/interop/check_parquet.py pyarrow || status=$?
 wait $tokenizers || status=$?
 cat "$log"

@@ -1,22 +1,28 @@
 #!/usr/bin/env python3
-"""Checks that TensorBoard and wandb, as PyPI has them, read the logs of a run that is killed and resumed.
+"""Checks that services, as PyPI has them, get the logs of a run that is killed and resumed.
 
     VENV/bin/python dev/interop/check_logs.py     VENV: made by dev/interop/check_interop.sh; needs ./train_gpt
 
 Every number of log.jsonl must be in TensorBoard's curves with the same bits as a float, and each step once; wandb,
-offline, must have stored each training loss. Exit code 1 with a line for the first difference.
+offline, must have stored each training loss; /metrics for Prometheus must show what a line of log.jsonl has. mlflow and
+trackio, which are large, are checked where they are installed: all losses, each step once. Exit code 1 with a line for
+the first difference.
 """
 import glob
+import importlib.util
 import json
 import math
 import os
 import pathlib
 import signal
+import socket
+import sqlite3
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = os.environ.get("ANVIL_PROGRAMS", str(ROOT) + "/")
@@ -53,6 +59,41 @@ def logged(path, kinds):
     return curves
 
 
+def scraped(port):
+    """{name: value} of the run at /metrics."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        families = list(text_string_to_metric_families(page.read().decode()))
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+def check_metrics(port, log):
+    """While the run lasts: loss and norm are those of one step of the log, in base units."""
+    seen, began = {}, time.monotonic()
+    while "anvil_checkpoint_step" not in seen:
+        check(time.monotonic() - began < 120, "/metrics shows no checkpoint")
+        time.sleep(0.1)
+        try:
+            seen = scraped(port)
+        except OSError:
+            continue  # not started yet
+    check(seen["anvil_up"] == 1 and seen["anvil_ranks"] == 1, f"/metrics: {seen}")
+    steps = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"type":"step"')]
+    check(any(seen["anvil_train_loss"] == r["loss"] and seen["anvil_train_norm"] == r["norm"]
+              and math.isclose(seen["anvil_train_step_seconds"], r["ms"] / 1e3)
+              and seen["anvil_train_tokens_per_second"] == r["tokens_per_s"] for r in steps),
+          f"/metrics shows no line of log.jsonl: {seen}")
+    age_s = time.time() - seen["anvil_checkpoint_timestamp_seconds"]
+    check(-1 < age_s < 120, f"/metrics: a checkpoint is {age_s} s old")
+    print(f"prometheus: {len(seen)} gauges, as a line of log.jsonl")
+
+
+def rows(path, query):
+    with sqlite3.connect(path) as base:
+        return base.execute(query).fetchall()
+
+
 def main():
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -63,10 +104,15 @@ def main():
         flags = {"train-data": scratch + "/data/train_*.bin", "val-data": scratch + "/data/val_*.bin", "device": "cpu",
                  "num-layers": 1, "num-heads": 2, "channels": 16, "seq-len": 16, "batch-size": 4, "steps": 3000,
                  "warmup-steps": 5, "val-every": 50, "checkpoint-every": 100, "sample-tokens": 0, "print-every": 1000}
-        command = [PROGRAMS + "train_gpt", "--out-dir", out, "--log-to", "wandb,tensorboard"]
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            port = found.getsockname()[1]
+        large = [name for name in ("mlflow", "trackio") if importlib.util.find_spec(name)]
+        services = ",".join(["wandb", "tensorboard", f"prometheus:{port}"] + large)
+        command = [PROGRAMS + "train_gpt", "--out-dir", out, "--log-to", services]
         command += [f"--{name}={value}" for name, value in flags.items()]
         # train_gpt must start this `python3`.
         environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true",
+                       "TRACKIO_DIR": scratch + "/trackio", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/mlflow.db",
                        "PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"]}
 
         log = pathlib.Path(out, "log.jsonl")
@@ -75,6 +121,8 @@ def main():
         while not (log.exists() and b'"type":"checkpoint","step":500' in log.read_bytes()):
             check(first.poll() is None and time.monotonic() - began < 120, "the run did not get to its 500th step")
             time.sleep(0.01)
+        first.send_signal(signal.SIGSTOP)  # until the services have started and read the log
+        check_metrics(port, log)
         first.send_signal(signal.SIGKILL)
         first.wait()
         check(b'"type":"end"' not in log.read_bytes(), "the run was over before it could be killed")
@@ -104,6 +152,16 @@ def main():
         missing = [r["step"] for r in records if json.dumps(r["loss"]).encode() not in kept]
         check(not missing, f"wandb has kept no loss of steps {missing[:5]}...")
         print(f"wandb: {len(records)} losses kept offline")
+        # A step that was repeated has the value of the last time.
+        if "mlflow" in large:
+            kept = rows(scratch + "/mlflow.db", "select step, value from latest_metrics where key = 'train/loss'")
+            steps = rows(scratch + "/mlflow.db", "select distinct step from metrics where key = 'train/loss'")
+            check(len(kept) == 1 and len(steps) == 3000, f"mlflow has {len(steps)} steps, in {len(kept)} runs")
+            print("mlflow: 3000 losses in one run")
+        if "trackio" in large:
+            kept = rows(scratch + "/trackio/anvil.db", "select distinct run_name, step from metrics")
+            check(sorted(step for _, step in kept) == list(range(1, 3001)), f"trackio has {len(kept)} steps")
+            print("trackio: 3000 steps in one run")
 
 
 if __name__ == "__main__":

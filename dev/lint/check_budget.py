@@ -12,12 +12,12 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 54_420,
+    "lines of llmc/ (sources, with comments)": 54_560,
     "sources of llmc/": 437,
     "sources of one folder of llmc/": 58,
-    "files of scripts/": 33,
+    "files of scripts/": 34,
     "flags of `train_gpt train`": 88,
-    "words of README.md and doc/": 32_885,
+    "words of README.md and doc/": 32_910,
     "words of dev/LOG.md and dev/log/": 14_680,
     "lines of Makefile and make/": 716,
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <limits>
 #include <set>
+#include <sstream>
 #include "llmc/base/check.h"      // require
 #include "llmc/base/json.h"       // OrderedJson
 #include "llmc/data/mixture.h"    // data_sources
@@ -236,10 +237,10 @@ std::vector<Field> RunFlags::fields() {
             {"output", "results", &results,
              "append a row to this table at the end of the run: commit, hash of the config, seed, bits per byte, ..."},
             {"output", "description", &description, "description of this run in its row of --results"},
-            Field{"output", "log-to", &log_to,
-                  "also send log.jsonl to Weights & Biases (WANDB_MODE=offline: to files) or to TensorBoard's files in "
-                  "--out-dir during the run, with scripts/log_to.py"}
-                .one_of({"none", "wandb", "tensorboard", "wandb,tensorboard"}),
+            Field{
+                "output", "log-to", &log_to,
+                "services that get log.jsonl during the run, too, by scripts/log_to.py: wandb (WANDB_MODE=offline: to "
+                "files), tensorboard, mlflow, trackio, prometheus:PORT (/metrics); with commas between them"},
             {"output", "profile", &profile,
              "profile a few steps op by op: write a trace for ui.perfetto.dev to this file and print a table; ranks "
              "after the first write FILE with .rankN before its extension (empty: off)"},
@@ -401,12 +402,29 @@ std::vector<Field> RunFlags::fields() {
     return all;
 }
 
+// Throws an Error unless --log-to names services of scripts/log_to.py.
+static void check_services(const std::string& log_to) {
+    static const std::set<std::string> names = {"wandb", "tensorboard", "mlflow", "trackio", "prometheus"};
+    std::istringstream words(log_to == "none" ? "" : log_to);
+    for (std::string word; std::getline(words, word, ',');) {
+        const size_t colon = std::min(word.find(':'), word.size());
+        const bool has_port = colon + 1 < word.size() && word.size() < colon + 7 &&
+                              word.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+        require(names.contains(word.substr(0, colon)) &&
+                    (colon == word.size() || (has_port && word.starts_with("prometheus"))),
+                "--log-to %s: expected none, or wandb, tensorboard, mlflow, trackio and prometheus or prometheus:PORT, "
+                "with commas between them",
+                log_to.c_str());
+    }
+}
+
 void RunFlags::validate() const {
     require(fp8() || fp8_scaling == "current" || source_of("fp8-scaling") == "the checkpoint",
             "--fp8-scaling %s without --dtype fp8: give both, or leave it out", fp8_scaling.c_str());
     require(target_flops == 0 || target_param_data_ratio == 0 || model.depth > 0,
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
     given_peak(peak_flops);
+    check_services(log_to);
     require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
     if (trains()) data_sources(train_data);
     for (const auto& [flag, asked] :

@@ -450,6 +450,15 @@ TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[f
         CHECK(refusal({"--recompute", wrong.c_str()}) ==
               "2: --recompute " + wrong + ": expected one of none, norms, block, block:N");
     CHECK(parsed({"--recompute", "block:12"}).run.recomputation().blocks == 12);
+    for (const std::string wrong :
+         {"wandbx", "prometheus:x", "prometheus:", "wandb:3", "wandb,,mlflow", "mlflow,none"}) {
+        RunFlags flags;
+        flags.log_to = wrong;
+        CHECK(contains(error_of([&] { flags.validate(); }), "2: --log-to " + wrong + ": expected none, or wandb, "));
+    }
+    RunFlags all;
+    all.log_to = "wandb,tensorboard,mlflow,trackio,prometheus:9400";
+    all.validate();
     CHECK(contains(refusal({"--model", "gpt2-125M"}), ", or a file; there is no such file"));
     CHECK(contains(refusal({"--recipe", scratch.path.c_str()}), "or a file; there is no such file"));
     const auto wrong = [&](const std::string& text) {

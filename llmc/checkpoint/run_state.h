@@ -14,7 +14,7 @@ The content of a training checkpoint, from which a run resumes bit-exactly. It l
 Tensors of the optimizer's state have the layout of parameters.h: (out, in), with the padding of the vocabulary.
 
   NAME.PARAMETER             the state tensors of the parameter's update rule (AdamW: the moments m and v)
-  master.PARAMETER           master weights, if weights are bf16
+  master.PARAMETER           master weights, if weights are bf16 and have them (not with --memory lean)
   outer_momentum.PARAMETER   with islands
   outer_error.PARAMETER      with islands that round what they send
   fp8_amax                   with delayed scaling in FP8: update_amax's state (llmc/ops/quantize.h)
@@ -187,7 +187,7 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                                 .data = own ? optimizer.state_data(k, i) : nullptr,
                                 .dtype = optimizer.state_dtype(k, piece)});
         }
-        if (optimizer.kHasMasterWeights)
+        if (optimizer.has_masters())
             visit(StatePart{.name = kMaster + name,
                             .begin = piece.begin,
                             .end = piece.end,

@@ -1,9 +1,9 @@
 /*
 AdamW on the CPU: llmc/ops/adamw.h.
 
-One memory-bound pass: 28 bytes per element, 30 with a bf16 param, 8 fewer with bf16 moments. Plain stores reach the
-limit: the cache lines that they write were just read (dev/log/cpu.md). Prefetches help because hardware prefetchers
-begin anew at every 4 KB of each array.
+One memory-bound pass: 28 bytes per element, 30 with a bf16 param, 8 fewer with bf16 moments, 16 without master weights.
+Plain stores reach the limit: the cache lines that they write were just read (dev/log/cpu.md). Prefetches help because
+hardware prefetchers begin anew at every 4 KB of each array.
 */
 #pragma once
 #include <cmath>
@@ -26,10 +26,12 @@ struct AdamWStep {
 
 inline constexpr int64_t kAdamWAhead = 256;  // elements to prefetch ahead: 128 and 1024 are hardly slower
 
-template <class T, class M>
-void adamw_pass(Cpu& cpu, T* param, float* weight, M* m, M* v, const float* grad, int64_t n, const AdamWStep& s,
+// W: float, or bf16 if the weights have no master weights: then `weight` is `param`.
+template <class T, class M, class W>
+void adamw_pass(Cpu& cpu, T* param, W* weight, M* m, M* v, const float* grad, int64_t n, const AdamWStep& s,
                 const MomentRounding& rounding = {}) {
     const MomentStore<M> moments(rounding, s.step);
+    const MomentStore<W> weights(other_rounding(rounding, Stream::rounded_weights), s.step);
     const auto rounded = [](double x) { return broadcast(float(x)); };
     const F32x16 keep = rounded(1 - s.learning_rate * s.weight_decay);
     const F32x16 minus_rate = rounded(-s.learning_rate / (1 - std::pow(s.beta1, double(s.step))));
@@ -50,8 +52,8 @@ void adamw_pass(Cpu& cpu, T* param, float* weight, M* m, M* v, const float* grad
             const F32x16 update = new_m / fma(sqrt(new_v), v_scale, eps);
             const F32x16 new_weight = fma(minus_rate, update, load(weight + i, width) * keep);
             moments.store_moments(i, m, new_m, v, new_v, width);
-            store(weight + i, new_weight, width);
-            if constexpr (!std::is_same_v<T, float>) store(param + i, new_weight, width);
+            weights.store_moment(i, weight, new_weight, width);
+            if constexpr (!std::is_same_v<T, W>) store(param + i, new_weight, width);
         });
     });
 }
@@ -63,16 +65,20 @@ inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float
 // The same for a list of tensors, with the decisions of a training step: nothing changes unless s->applied.
 template <class T, class M>
 void adamw_update(Cpu& cpu, const AdamWTensor<T, M>* tensors, int64_t count, const StepScalars* s) {
-    const OpScope op(cpu, __func__, adamw_cost<T, M>(num_elements(tensors, count)));
+    const bool has_masters = have_masters(tensors, count);
+    const OpScope op(cpu, __func__, adamw_cost<T, M>(num_elements(tensors, count), has_masters));
     for (const AdamWTensor<T, M>& t : std::span(tensors, size_t(count))) {
-        ensure((t.master == nullptr) == (std::is_same_v<T, float>));
         if (!s->applied) continue;
-        float* weight = t.master;
-        if constexpr (std::is_same_v<T, float>) weight = t.param;
-        adamw_pass(cpu, t.param, weight, t.m, t.v, t.grad, t.n,
-                   AdamWStep{t.hyper.learning_rate, t.hyper.beta1, t.hyper.beta2, t.hyper.eps, t.hyper.weight_decay,
-                             s->grad_scale, s->updates},
-                   t.rounding);
+        const auto update = [&](auto* weight) {
+            adamw_pass(cpu, t.param, weight, t.m, t.v, t.grad, t.n,
+                       AdamWStep{t.hyper.learning_rate, t.hyper.beta1, t.hyper.beta2, t.hyper.eps, t.hyper.weight_decay,
+                                 s->grad_scale, s->updates},
+                       t.rounding);
+        };
+        if constexpr (kNeedsNoMaster<T, M>)
+            has_masters ? update(t.master) : update(t.param);
+        else
+            update(t.master);
     }
 }
 template <class T>

@@ -124,14 +124,11 @@ ANVIL_INLINE F32x16 where_not_negative(F32x16 sign, F32x16 x) {
     return x;
 }
 
-template <class T>
-void muon_update(Cpu& cpu, T* weight, float* master, const std::type_identity_t<T>* X, const float* scales, int64_t R,
-                 int64_t K, const MuonStep& step, const StepScalars* s) {
-    const OpScope op(cpu, __func__);
-    constexpr bool kHasMaster = !std::is_same_v<T, float>;
-    ensure(bool(master) == kHasMaster);
-    if (!s->applied) return;
-    if constexpr (!kHasMaster) master = weight;
+// W: the type of the weights that are updated: the master's, or T if there is none.
+template <class T, class W>
+void muon_update_pass(Cpu& cpu, T* weight, W* master, const T* X, const float* scales, int64_t R, int64_t K,
+                      const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
+    const MomentStore<W> weights(other_rounding(rounding, Stream::rounded_weights), s->updates);
     const float minus_rate = float(-step.rate(R, K)), decay = float(step.weight_decay);
     const bool cautious = step.cautious;
     parallel_for(cpu, R, [=](int64_t r) {
@@ -141,8 +138,21 @@ void muon_update(Cpu& cpu, T* weight, float* master, const std::type_identity_t<
             const F32x16 g = load(X + i, width) * scale, w = load(master + i, width);
             const F32x16 decayed = cautious ? where_not_negative(g * w, w) : w;
             const F32x16 change = fma(broadcast(decay), decayed, g), new_weight = fma(broadcast(minus_rate), change, w);
-            store(master + i, new_weight, width);
-            if constexpr (kHasMaster) store(weight + i, new_weight, width);
+            weights.store_moment(i, master, new_weight, width);
+            if constexpr (!std::is_same_v<T, W>) store(weight + i, new_weight, width);
         });
     });
+}
+
+template <class T>
+void muon_update(Cpu& cpu, T* weight, float* master, const std::type_identity_t<T>* X, const float* scales, int64_t R,
+                 int64_t K, const MuonStep& step, const StepScalars* s, const MomentRounding& rounding = {}) {
+    const OpScope op(cpu, __func__);
+    constexpr bool kHasMaster = !std::is_same_v<T, float>;
+    ensure(bool(master) == kHasMaster || (!master && rounding.key));
+    if (!s->applied) return;
+    if (master)
+        muon_update_pass(cpu, weight, master, X, scales, R, K, step, s, rounding);
+    else
+        muon_update_pass(cpu, weight, weight, X, scales, R, K, step, s, rounding);
 }

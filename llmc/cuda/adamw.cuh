@@ -6,13 +6,14 @@ AdamW in one pass, with the decisions of the step:
 
   param (n) T     master, grad (n) f32     m, v (n) M     s in device memory
   If !s.applied nothing changes, bit for bit. With M = bf16, m and v are rounded as llmc/ops/moments.h says.
-  If master is null, param is float and its own master. Else param is master rounded to nearest. step = s.updates.
+  If master is null, param is its own master: float, or bf16 that is rounded as the moments are. Else param is master
+  rounded to nearest. step = s.updates.
 
 Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/adamw.h);
           coefficients in double, once per block
 Work      each thread takes 4 elements of every array at a time, 8 if any is bf16; blocks stride over the chunks of up
           to 32 tensors (tensor_list.cuh)
-Bytes     28*n; with a bf16 param 30*n; with bf16 moments 8*n fewer
+Bytes     28*n; with a bf16 param 30*n; with bf16 moments 8*n fewer; with these and no master 16*n
 Accuracy  the CPU's bits, but for roundings of the coefficients where the two double pow() differ
           (test/cuda/adamw_cuda_test.cu)
 Requires  pointers 16-byte aligned
@@ -33,11 +34,12 @@ inline constexpr int kAdamWBlocksPerSm = 4;
 #endif
 inline constexpr int kAdamWThreads = 256;
 
-template <class T, class M>
+// W: the type of the weights that are updated; T where they have no master weights.
+template <class T, class M, class W>
 __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
     adamw_kernel(TensorList<AdamWTensor<T, M>> list, const StepScalars* s) {
     constexpr int P = kUpdatePack<T, M>, kMost = TensorList<AdamWTensor<T, M>>::kMost;
-    constexpr bool kOwnMaster = std::is_same_v<T, float>;
+    constexpr bool kOwnMaster = std::is_same_v<T, W>;
     if (!s->applied) return;
     SMEM_STATIC(float, minus_rates, [kMost]);
     SMEM_STATIC(float, v_scales, [kMost]);
@@ -69,12 +71,17 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
             v = fmaf(__fmul_rn(one_minus_beta2, g), g, __fmul_rn(beta2, v));
             p = fmaf(minus_rate, m / fmaf(sqrtf(v), v_scale, eps), __fmul_rn(p, keep));
         };
-        float* weight;
+        W* weight;
         M *const m = tensor.m, *const v = tensor.v;
         if constexpr (kOwnMaster)
             weight = tensor.param;
         else
             weight = tensor.master;
+        const auto weight_bits = [&](auto size, int64_t at) {  // none where W is float
+            const MomentRounding rounding = other_rounding(tensor.rounding, Stream::rounded_weights);
+            return MomentBits<W, decltype(size)::value>(moments_key_of(rounding.key, s->updates),
+                                                        rounding.first + uint64_t(at));
+        };
         const int64_t n = tensor.n;
         int64_t i = (int64_t(chunk - list.first[at]) * kAdamWThreads + threadIdx.x) * P;
         if (i + P <= n) {
@@ -89,7 +96,7 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
                                         tensor.rounding.first + uint64_t(i));
             store_moments(m + i, ms, bits, Moment::first);
             store_moments(v + i, vs, bits, Moment::second);
-            store_floats(weight + i, weights);
+            store_moments(weight + i, weights, weight_bits(std::integral_constant<int, P>(), i), Moment::first);
             if constexpr (!kOwnMaster) {
                 Pack<T> rounded;
                 for (int k = 0; k < P; k++) rounded[k] = from_float<T>(weights[k]);
@@ -98,24 +105,28 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
             continue;
         }
         for (; i < n; i++) {  // less than a pack, by one thread: i is beyond n in the others
-            float new_m = to_float(m[i]), new_v = to_float(v[i]);
-            update(weight[i], new_m, new_v, tensor.grad[i]);
+            float new_weight = to_float(weight[i]), new_m = to_float(m[i]), new_v = to_float(v[i]);
+            update(new_weight, new_m, new_v, tensor.grad[i]);
             const MomentBits<M, 1> bits(moments_key_of(tensor.rounding.key, s->updates),
                                         tensor.rounding.first + uint64_t(i));
             store_moment(m + i, new_m, bits.of(0, Moment::first));
             store_moment(v + i, new_v, bits.of(0, Moment::second));
-            if constexpr (!kOwnMaster) tensor.param[i] = from_float<T>(weight[i]);
+            store_moment(weight + i, new_weight, weight_bits(std::integral_constant<int, 1>(), i).of(0, Moment::first));
+            if constexpr (!kOwnMaster) tensor.param[i] = from_float<T>(new_weight);
         }
     }
 }
 
 template <class T, class M>
 void adamw_update(Cuda& cuda, const AdamWTensor<T, M>* tensors, int64_t count, const StepScalars* s) {
-    const OpScope op(cuda, __func__, adamw_cost<T, M>(num_elements(tensors, count)));
-    for (int64_t i = 0; i < count; i++) ensure((tensors[i].master == nullptr) == (std::is_same_v<T, float>));
+    const bool has_masters = have_masters(tensors, count);
+    const OpScope op(cuda, __func__, adamw_cost<T, M>(num_elements(tensors, count), has_masters));
+    auto* kernel = adamw_kernel<T, M, float>;
+    if constexpr (kNeedsNoMaster<T, M>)
+        if (!has_masters) kernel = adamw_kernel<T, M, T>;
     for_tensor_lists(tensors, count, kAdamWThreads * kUpdatePack<T, M>, kAdamWBlocksPerSm * cuda.num_sms,
                      [&](const TensorList<AdamWTensor<T, M>>& list, unsigned blocks) {
-                         const OpCost cost = adamw_cost<T, M>(num_elements(list.tensors, list.count));
-                         launch(cuda, {"adamw_update", cost}, adamw_kernel<T, M>, blocks, kAdamWThreads, 0, list, s);
+                         const OpCost cost = adamw_cost<T, M>(num_elements(list.tensors, list.count), has_masters);
+                         launch(cuda, {"adamw_update", cost}, kernel, blocks, kAdamWThreads, 0, list, s);
                      });
 }

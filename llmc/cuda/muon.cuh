@@ -1,7 +1,8 @@
 /*
 Muon's element-wise steps for one matrix (R, K), around the GEMMs that make X orthogonal.
 
-  weight, X (R, K) T     master, null if T is float: the weight (R, K) in f32, which it is rounded from
+  weight, X (R, K) T     master: the weight (R, K) in f32, which it is rounded from; null if T is float, or if the
+                  weight is its own master, rounded as llmc/ops/moments.h says
   grad (R, K) f32     row_squares (R) f32     squares, scales, V (max(R, K)) f32
   momentum (R, K) M, f32 or bf16, which is rounded as llmc/ops/moments.h says
   StepScalars in device memory  (llmc/ops/muon.h has the formulas and the order of the steps)
@@ -10,7 +11,7 @@ Math      f32, momentum in the CPU's order and roundings; sums of squares of X a
 Work      momentum, update, squares of rows: one block per row. squares of columns: blocks of kMuonRows rows, then
           add_partials. normalize: each block adds up all R squares itself, then takes rows. scales: one block
 Bytes     per element of the matrix, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, update 3 s,
-          with a master 8 + 2 s
+          with a master 8 + 2 s, without one 3 s
 Accuracy  half a unit of T for X, and roundings of f32 (test/cuda/muon_cuda_test.cu);
           the same bits each time
 Requires  X with rows of muon_row(K), pointers 16-byte aligned
@@ -166,13 +167,15 @@ __global__ void __launch_bounds__(1024)
     for (int i = threadIdx.x; i < n; i += blockDim.x) scales[i] *= before / fmaxf(after, 1e-10f);
 }
 
-template <class T>
+// W: the type of the weights that are updated: the master's, or T if there is none.
+template <class T, class W>
 __global__ void __launch_bounds__(kMuonThreads)
     muon_update_kernel(T* weight, float* master, const T* X, const float* scales, bool scales_of_rows, int K, int row,
-                       float rate, float weight_decay, bool cautious, const StepScalars* s) {
+                       float rate, float weight_decay, bool cautious, const StepScalars* s, MomentRounding rounding) {
     constexpr int P = Pack<T>::size;
     if (!s->applied) return;
     const int64_t first = int64_t(blockIdx.x) * K;
+    const uint64_t key = moments_key_of(rounding.key, s->updates), element = rounding.first + uint64_t(first);
     X += int64_t(blockIdx.x) * row;
     float scale[P];
     for (int i = 0; scales_of_rows && i < P; i++) scale[i] = scales[blockIdx.x];
@@ -180,7 +183,7 @@ __global__ void __launch_bounds__(kMuonThreads)
         if (!scales_of_rows) load_in_row(scale, scales, k, K);
         const Pack<T> x = load16_streaming(X + k);
         float w[P];
-        if constexpr (std::is_same_v<T, float>)
+        if constexpr (std::is_same_v<T, W>)
             load_in_row(w, weight + first, k, K);
         else
             load_in_row(w, master + first, k, K);
@@ -190,8 +193,8 @@ __global__ void __launch_bounds__(kMuonThreads)
             w[i] = fmaf(-rate, fmaf(weight_decay, decayed, g), w[i]);
             stored[i] = from_float<T>(w[i]);
         }
-        if constexpr (std::is_same_v<T, float>) {
-            store_in_row(weight + first, k, K, w);
+        if constexpr (std::is_same_v<T, W>) {
+            store_in_row(weight + first, k, K, w, MomentBits<W, P>(key, element + uint64_t(k)));
         } else {
             store_in_row(master + first, k, K, w);
             if (K % P == 0)
@@ -260,11 +263,12 @@ inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* square
 
 template <class T>
 void muon_update(Cuda& cuda, T* weight, float* master, const T* X, const float* scales, int64_t R, int64_t K,
-                 const MuonStep& step, const StepScalars* s) {
-    const OpScope op(cuda, __func__, muon_update_cost<T>(R * K));
+                 const MuonStep& step, const StepScalars* s, const MomentRounding& rounding = {}) {
+    const OpScope op(cuda, __func__, muon_update_cost<T>(R * K, master));
     constexpr bool kHasMaster = !std::is_same_v<T, float>;
-    ensure(bool(master) == kHasMaster);
+    ensure(bool(master) == kHasMaster || (!master && rounding.key));
     const int64_t row = muon_row<T>(cuda, K);
-    launch(cuda, "muon_update", muon_update_kernel<T>, unsigned(R), muon_threads<T>(row), 0, weight, master, X, scales,
-           R >= K, int(K), int(row), float(step.rate(R, K)), float(step.weight_decay), step.cautious, s);
+    launch(cuda, "muon_update", master ? muon_update_kernel<T, float> : muon_update_kernel<T, T>, unsigned(R),
+           muon_threads<T>(row), 0, weight, master, X, scales, R >= K, int(K), int(row), float(step.rate(R, K)),
+           float(step.weight_decay), step.cautious, s, other_rounding(rounding, Stream::rounded_weights));
 }

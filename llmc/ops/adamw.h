@@ -7,10 +7,14 @@ AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as tor
   param (n) float or bf16     master, grad (n) float     m, v (n) float or bf16
 A float param is its own master weight, and `master` is null. Otherwise param is master rounded to nearest, and is not
 read. bf16 m and v are rounded stochastically when they are stored (moments.h); the update uses their unrounded values.
+A bf16 param with bf16 moments may have no master: then it is read, and rounded stochastically, too. `master` is null in
+all tensors of a call, or in none.
 One call updates several tensors, each with its own hyperparameters.
 */
 #pragma once
 #include <cstdint>
+#include <type_traits>
+#include "llmc/base/check.h"        // ensure
 #include "llmc/ops/moments.h"       // MomentRounding
 #include "llmc/ops/step_scalars.h"  // StepScalars
 
@@ -28,6 +32,20 @@ struct AdamWTensor {
     AdamWHyper hyper;
     MomentRounding rounding = {};  // if M is bf16
 };
+
+// Whether param may do without a master.
+template <class T, class M>
+inline constexpr bool kNeedsNoMaster = std::is_same_v<T, float> || (std::is_same_v<T, bf16> && std::is_same_v<M, bf16>);
+
+// Whether the tensors have master weights: all or none of them.
+template <class T, class M>
+bool have_masters(const AdamWTensor<T, M>* tensors, int64_t count) {
+    constexpr bool kMayHave = !std::is_same_v<T, float>, kMayLack = kNeedsNoMaster<T, M>;
+    const bool has_master = count > 0 && tensors[0].master;
+    ensure(count == 0 || (has_master ? kMayHave : kMayLack));
+    for (int64_t i = 0; i < count; i++) ensure(bool(tensors[i].master) == has_master);
+    return has_master;
+}
 
 template <class Device, class T>
 struct AdamwOps {

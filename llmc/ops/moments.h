@@ -9,6 +9,9 @@ at most a thousandth of itself per step, while half a unit of bf16 is a 512th or
 The low half of an element's random bits (element_bits in llmc/base/rng.h) rounds the first moment or momentum, the high
 half the second moment. The bits depend on the seed, the parameter's name, the index of the update and the element's
 index in the whole parameter. So they are the same on any device, for any number of threads and ranks, and on resume.
+
+Weights in bf16 without fp32 master weights (--memory lean) are rounded in the same way, by the low half of the bits of
+another stream (other_rounding). A weight of which an update changes less than half a unit would else never move.
 */
 #pragma once
 #include <cstdint>
@@ -32,6 +35,11 @@ inline uint64_t moments_key(uint64_t seed, const std::string& parameter) {
 }
 // The key for one update; `updates` is StepScalars::updates after it.
 constexpr uint64_t moments_key_of(uint64_t key, int64_t updates) { return mix64(key + uint64_t(updates) * Rng::kStep); }
+
+// For other values of the same piece, with random bits that are independent of those of the moments.
+constexpr MomentRounding other_rounding(const MomentRounding& moments, Stream stream) {
+    return {mix64(~moments.key + uint64_t(stream) * Rng::kStep), moments.first};
+}
 
 // `random`: 16 bits
 ANVIL_HOST_DEVICE bf16 rounded_moment(float x, uint32_t random) {

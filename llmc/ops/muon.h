@@ -12,7 +12,8 @@ newton_schulz, the orthogonalization in the middle.
   muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale and MuonStep::rate();
                    all of W decays unless cautious
 
-  weight, X (R, K) float or bf16     master (R, K) float: weight is master rounded; null if weight is float
+  weight, X (R, K) float or bf16     master (R, K) float: weight is master rounded; null if weight is float, or bf16
+                  that is read and rounded stochastically (moments.h)
   grad (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
   momentum (R, K) float, or bf16 that is rounded stochastically (moments.h)
 Rows of X have muon_row(K) elements: a device may need them padded with zeros to whole vectors. grad is multiplied by
@@ -54,5 +55,5 @@ struct MuonOps {
     void (*muon_scales)(Device&, float* scales, float* V, const float* squares, int64_t R, int64_t K,
                         const MuonStep& step, const StepScalars* s);
     void (*muon_update)(Device&, T* weight, float* master, const T* X, const float* scales, int64_t R, int64_t K,
-                        const MuonStep& step, const StepScalars* s);
+                        const MuonStep& step, const StepScalars* s, const MomentRounding& rounding);
 };

@@ -173,11 +173,12 @@ OpCost cross_entropy_forward_backward_cost(int64_t N, int64_t V, int64_t Vp, Sof
     return cost;
 }
 
-// Reads and writes weight, m and v, reads the gradient. With bf16 weights the master weights count, and the weights are
+// Reads and writes weight, m and v, reads the gradient. With bf16 weights any master weights count, and the weights are
 // written, too. M: the type of m and v.
 template <class T, class M = float>
-OpCost adamw_cost(int64_t n) {
-    const double bytes = 4 * 3 + 4 * sizeof(M) + (std::is_same_v<T, float> ? 0 : sizeof(T));
+OpCost adamw_cost(int64_t n, bool has_masters = true) {
+    const double weights = std::is_same_v<T, float> ? 8 : has_masters ? 8 + sizeof(T) : 2 * sizeof(T);
+    const double bytes = 4 + 4 * sizeof(M) + weights;
     return {.bytes = bytes * double(n), .flops = 14 * double(n)};
 }
 // The elements of all tensors of an update.
@@ -192,10 +193,10 @@ template <class T, class M = float>
 OpCost muon_momentum_cost(int64_t n) {
     return {.bytes = (4 + 2 * double(sizeof(M)) + double(sizeof(T))) * double(n), .flops = 7 * double(n)};
 }
-// Reads X, reads and writes weight; with bf16 weights it is the master that is read, and both are written.
+// Reads X, reads and writes weight; with bf16 weights that have a master it is this that is read, and both are written.
 template <class T>
-OpCost muon_update_cost(int64_t n) {
-    const double bytes = std::is_same_v<T, float> ? 3 * 4 : 2 * 4 + 2 * sizeof(T);
+OpCost muon_update_cost(int64_t n, bool has_master = true) {
+    const double bytes = std::is_same_v<T, float> || !has_master ? 3 * sizeof(T) : 2 * 4 + 2 * sizeof(T);
     return {.bytes = bytes * double(n), .flops = 5 * double(n)};
 }
 inline OpCost add_squares_cost(int64_t n) { return elements_cost<float>(1, 2, n); }

@@ -64,7 +64,7 @@ struct MuonRule {
         for (const UpdatePiece<T>& piece : pieces) {
             op.muon_squares(device, squares, X, R, K);
             op.muon_scales(device, scales, piece.template state_as<float>(1), squares, R, K, step, scalars);
-            op.muon_update(device, piece.weight, piece.master_weight, X, scales, R, K, step, scalars);
+            op.muon_update(device, piece.weight, piece.master_weight, X, scales, R, K, step, scalars, piece.rounding);
             X += R * row;
         }
     }

@@ -1,6 +1,6 @@
 /*
 The optimizer of one rank. For the pieces that this rank owns (sharding.h) it holds the state, and master weights if the
-weights are not fp32. It updates each piece by the rule of its group (update_rules.h):
+weights are not fp32 and the config asks for them. It updates each piece by the rule of its group (update_rules.h):
 
   Optimizer<Device, T> optimizer(device, list, plan, rank, config);
   optimizer.set_masters(i, values);                          from the float values of parameter i
@@ -23,8 +23,6 @@ weights are not fp32. It updates each piece by the rule of its group (update_rul
 template <class Device, class T = float>
 class Optimizer {
 public:
-    static constexpr bool kHasMasterWeights = !std::is_same_v<T, float>;
-
     Device& device;
     const ParameterList& parameters;
     const ShardingPlan plan;
@@ -49,13 +47,14 @@ public:
           arena_(device, "optimizer", layout_.memory_bytes(sizeof(T))) {
         for (size_t k = 0; k < kMostStateTensors; k++)
             state_[k] = reinterpret_cast<char*>(zeros(layout_.sizes[k] / int64_t(sizeof(float))));
-        if (kHasMasterWeights) master_weights_ = zeros(layout_.num_elements);
+        if (has_masters()) master_weights_ = zeros(layout_.num_elements);
         for (size_t rule = 0; rule < UpdateRules::size; rule++)
             for (const size_t bytes : layout_.scratch_bytes(rule, sizeof(T)))
                 scratch_[rule].push_back(arena_.take<char>(int64_t(bytes)));
         for (size_t i = 0; i < pieces().size(); i++) updated_.push_back(without_pointers(i));
     }
 
+    bool has_masters() const { return !std::is_same_v<T, float> && config.master_weights; }
     const std::vector<ShardPiece>& pieces() const { return plan.pieces[size_t(rank)]; }
     const Parameter& parameter(const ShardPiece& piece) const { return parameters.parameters[piece.parameter]; }
     const UpdateRule& rule(const ShardPiece& piece) const {
@@ -63,7 +62,7 @@ public:
     }
 
     // For a piece of pieces(), in device memory: its elements of one of its rule's state tensors, and its master
-    // weights (null if weights are float).
+    // weights (null if there are none).
     void* state_data(size_t tensor, size_t piece) const { return state_[tensor] + layout_.offsets[piece][tensor]; }
     DType state_dtype(size_t tensor, const ShardPiece& piece) const { return rule(piece).state_dtype(tensor, config); }
     float* state(size_t tensor, size_t piece) const {  // only if it is fp32
@@ -71,7 +70,7 @@ public:
         return static_cast<float*>(state_data(tensor, piece));
     }
     float* master_weights(size_t piece) const {
-        return kHasMasterWeights ? master_weights_ + pieces()[piece].state_offset : nullptr;
+        return has_masters() ? master_weights_ + pieces()[piece].state_offset : nullptr;
     }
     // The range of a piece's state within the state tensor of the whole parameter, for any rank's piece.
     StateRange range(size_t tensor, const ShardPiece& piece) const {
@@ -80,7 +79,7 @@ public:
 
     // From the float values of a whole parameter, in host memory. The weight itself is set by Gpt::set_weight.
     void set_masters(size_t parameter, const float* values) {
-        if constexpr (kHasMasterWeights)
+        if (has_masters())
             for (size_t i = 0; i < pieces().size(); i++)
                 if (const ShardPiece& piece = pieces()[i]; piece.parameter == parameter)
                     copy_to_device(device, master_weights(i), values + piece.begin, piece.size());

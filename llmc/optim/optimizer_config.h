@@ -44,6 +44,8 @@ struct OptimizerConfig {
     MuonConfig muon = {};
     // State of a parameter's size is stored in bf16, rounded with this seed (llmc/ops/moments.h); else in fp32.
     bool bf16_moments = false;
+    // bf16 weights have fp32 master weights; false: they are rounded stochastically themselves (--memory lean).
+    bool master_weights = true;
     uint64_t seed = 0;
 
     GroupRule& rule(ParameterGroup group) { return groups[size_t(group)]; }

@@ -30,7 +30,7 @@ StateRange state_range(size_t tensor, const ShardPiece& piece, const Parameter& 
 }
 
 StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config)
-    : num_elements(plan.state_size[size_t(rank)]), batches(plan.buckets.size()) {
+    : num_elements(plan.state_size[size_t(rank)]), batches(plan.buckets.size()), master_weights(config.master_weights) {
     std::vector<size_t> rule_of_group;
     for (const GroupRule& group : config.groups) rule_of_group.push_back(update_rule_index(group.name));
     const auto rules = UpdateRules::values();
@@ -72,8 +72,12 @@ std::vector<size_t> StateLayout::scratch_bytes(size_t rule, size_t weight_size) 
     return most;
 }
 
+size_t StateLayout::master_bytes(size_t weight_size) const {
+    return weight_size < sizeof(float) && master_weights ? aligned(size_t(num_elements) * sizeof(float)) : 0;
+}
+
 size_t StateLayout::memory_bytes(size_t weight_size) const {
-    size_t sum = weight_size < sizeof(float) ? aligned(size_t(num_elements) * sizeof(float)) : 0;
+    size_t sum = master_bytes(weight_size);
     for (const int64_t bytes : sizes) sum += aligned(size_t(bytes));
     for (size_t rule = 0; rule < UpdateRules::size; rule++) sum += aligned_sum(scratch_bytes(rule, weight_size));
     return sum;
@@ -84,7 +88,7 @@ int64_t state_bytes(const ParameterList& list, const ShardingPlan& plan, int ran
     int64_t bytes = 0;
     for (const ShardPiece& piece : plan.pieces[size_t(rank)]) {
         const UpdateRule& rule = update_rule(config.rule(list.parameters[piece.parameter].group).name);
-        size_t of_element = master_weights ? sizeof(float) : 0;
+        size_t of_element = master_weights && config.master_weights ? sizeof(float) : 0;
         for (size_t k = 0; k < rule.state.size(); k++)
             if (!rule.state[k].matrix_size) of_element += size_of(rule.state_dtype(k, config));
         bytes += aligned_elements(piece.size()) * int64_t(of_element);

@@ -35,11 +35,14 @@ struct StateLayout {
     std::vector<std::array<int64_t, kMostStateTensors>> offsets;  // of each piece, where its bytes of each begin
     std::vector<std::vector<Batch>> batches;                      // of each bucket
 
+    bool master_weights;  // if weights are not fp32
+
     StateLayout(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config);
 
     // The sizes of a rule's scratch buffers (UpdateRule::scratch_bytes).
     std::vector<size_t> scratch_bytes(size_t rule, size_t weight_size) const;
-    // State, master weights if weights are not fp32, and scratch.
+    size_t master_bytes(size_t weight_size) const;
+    // State, any master weights, and scratch.
     size_t memory_bytes(size_t weight_size) const;
 };
 

@@ -63,12 +63,12 @@ struct UpdateRule {
 template <class T>
 struct UpdatePiece {
     T* weight;
-    float* master_weight;                        // null where T is float
+    float* master_weight;                        // null where T is float, or without master weights
     std::array<void*, kMostStateTensors> state;  // as UpdateRule::state; null where it has no elements
     const float* gradient;
     int64_t size;
     ParameterGroup group;
-    MomentRounding rounding;  // of state in bf16
+    MomentRounding rounding;  // of state in bf16, and of weights without master weights
 
     // A state tensor, of UpdateRule::state_dtype.
     template <class M>

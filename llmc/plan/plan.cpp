@@ -66,7 +66,7 @@ std::string fit_text(const RunPlan& plan) {
     const char* const forced = forced_head_rows() > 0 ? " (without ANVIL_HEAD_ROWS it may)" : "";
     return (plan.fits() ? "fits" : format("DOES NOT FIT, by %.1f MiB%s", missing / (1 << 20), forced)) +
            (plan.largest_batches[2] == 0
-                ? "; no --batch-size does: take more ranks, --zero-stage 2 or --moments bf16"
+                ? "; no --batch-size does: take more ranks, --zero-stage 2 or --memory lean"
                 : format("; the largest --batch-size that would: %ld, with --recompute norms %ld, with block %ld",
                          plan.largest_batches[0], plan.largest_batches[1], plan.largest_batches[2]));
 }
@@ -107,11 +107,12 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     list.place(plan.sharding.offsets, plan.sharding.buffer_size);
 
     plan.state_bytes = state_bytes(list, plan.sharding, rules, true);
-    size_t optimizer_bytes = 0;
+    size_t optimizer_bytes = 0, master_bytes = 0;
     int busiest = 0;
     for (int r = 0; r < world_size; r++) {
-        optimizer_bytes =
-            std::max(optimizer_bytes, StateLayout(list, plan.sharding, r, rules).memory_bytes(sizeof(bf16)));
+        const StateLayout layout(list, plan.sharding, r, rules);
+        optimizer_bytes = std::max(optimizer_bytes, layout.memory_bytes(sizeof(bf16)));
+        master_bytes = std::max(master_bytes, layout.master_bytes(sizeof(bf16)));
         if (plan.sharding.newton_schulz_flops(r) > plan.sharding.newton_schulz_flops(busiest)) busiest = r;
     }
     TracedRun run{.parameters = list,
@@ -132,7 +133,8 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
             return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B, seq_len,
-                                     {step.recompute, asked.fp8(), head_rows, asked.amax_history()}, ops);
+                                     {step.recompute, asked.fp8(), head_rows, asked.amax_history()}, ops, 0,
+                                     master_bytes);
         });
     };
     const auto fits = [&](const StepConfig& step) {
@@ -269,7 +271,7 @@ std::string text_of(const RunPlan& plan) {
                    range([&](int i) { return plan.usd(i); }, three_digits).c_str(),
                    three_digits(plan.run_s(1) / 3600 * W).c_str());
     text += format(
-        "assumed, %s: --memory %g GB at %.3g TB/s, --tflops %g of which a large GEMM holds %.3g, --bandwidth %g GB/s "
+        "assumed, %s: --memory-gb %g at %.3g TB/s, --tflops %g of which a large GEMM holds %.3g, --bandwidth %g GB/s "
         "and --network %g GB/s, --price %g USD per hour; %d GPUs per server. %s",
         gpu.name, gpu.memory_gb, gpu.copy_bytes_per_s() * 1e-12, gpu.tflops, gpu.tflops * gpu.sustained, gpu.collective,
         gpu.network, gpu.usd_per_hour, kGpusPerServer,

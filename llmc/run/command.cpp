@@ -70,8 +70,8 @@ const std::vector<CommandInfo>& commands() {
          "Print parameters, memory, communication, and predicted time and cost of a run; needs neither data nor a GPU.",
          "./train_gpt plan --gpu H100 --world-size 64 --model gpt2-1558M --optimizer muon",
          {},
-         kOfAModel + Names{"gpu", "world-size", "trace", "memory", "tflops", "bandwidth", "network", "price",
-                           "target-param-data-ratio", "optimizer", "keep"}},
+         kOfAModel + Names{"gpu", "world-size", "trace", "memory", "memory-gb", "tflops", "bandwidth", "network",
+                           "price", "target-param-data-ratio", "optimizer", "keep"}},
         {Command::export_model,
          "export",
          "Write a model to --out-dir in another program's format; weights that are NaN or infinite are refused.",
@@ -154,7 +154,7 @@ std::vector<Field> own_fields(CommandLine& line) {
                  "replace the model's constants by what benchmarks of such a card measured, and print how far off it "
                  "was: rows of dev/bench (--json) or a folder of scripts/gpu_check.sh, or several with commas between "
                  "them"},
-                Field{"plan", "memory", &line.plan.memory_gb, "GB per GPU (0, here and below: the value of --gpu)"}
+                Field{"plan", "memory-gb", &line.plan.memory_gb, "GB per GPU (0, here and below: the value of --gpu)"}
                     .from(0),
                 Field{"plan", "tflops", &line.plan.tflops, "peak dense bf16 TFLOP/s per GPU"}.from(0),
                 Field{"plan", "bandwidth", &line.plan.bandwidth, "GB/s of collectives inside a server"}.from(0),
@@ -273,7 +273,7 @@ constexpr OldFlag kOldFlags[] = {
     {"eval-only", "a command: ./train_gpt eval"},
     {"plan", "a command: ./train_gpt plan"},
     {"plan-gpu", "--gpu of ./train_gpt plan"},
-    {"plan-memory", "--memory of ./train_gpt plan"},
+    {"plan-memory", "--memory-gb of ./train_gpt plan"},
     {"plan-tflops", "--tflops of ./train_gpt plan"},
     {"plan-mfu", "predicted by ./train_gpt plan itself"},
     {"mfu", "predicted by ./train_gpt plan itself"},

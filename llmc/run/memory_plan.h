@@ -31,12 +31,13 @@ struct MemoryPlan {
     std::string table(size_t available_bytes) const;
 };
 
-// The memory of a run with T = float or bf16 on one rank. policy.head_rows must be set. `optimizer_bytes`: that rank's;
-// `gradient_bytes`: of all gradient buffers; `workspace_bytes`: of the device's ops; `sample_bytes`: a sample's KV
-// cache.
+// The memory of a run with T = float or bf16 on one rank. policy.head_rows must be set. `optimizer_bytes`: that rank's,
+// with those of `master_bytes`; `gradient_bytes`: of all gradient buffers; `workspace_bytes`: of the device's ops;
+// `sample_bytes`: a sample's KV cache.
 template <class T>
 MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t gradient_bytes, int64_t B, int64_t T_,
-                       ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0) {
+                       ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0,
+                       size_t master_bytes = 0) {
     const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
     const Activations<T> acts(shape, B, T_, policy);
@@ -50,10 +51,14 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
         deeper.num_layers++, how.recompute.blocks = recomputed + recomputes;
         return Activations<T>(deeper, B, T_, how).bytes() - activations;
     };
+    const auto each = [&](const char* what, size_t bytes) {
+        return format("%s, %.3g bytes per parameter", what, double(bytes) / double(list.num_parameters));
+    };
     MemoryPlan plan;
-    plan.lines.push_back({"weights", sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))});
-    plan.lines.push_back({"gradients", "fp32", gradient_bytes});
-    plan.lines.push_back({"optimizer", sizeof(T) == 2 ? "moments and master weights" : "moments", optimizer_bytes});
+    plan.lines.push_back({"weights", each(sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))), values(sizeof(T))});
+    plan.lines.push_back({"gradients", each("fp32", gradient_bytes), gradient_bytes});
+    plan.lines.push_back({"optimizer", each("moments", optimizer_bytes - master_bytes), optimizer_bytes});
+    plan.lines.back().note += master_bytes > 0 ? each("; master weights", master_bytes) : "";
     const size_t layers = size_t(recomputed) * layer(true) + size_t(shape.num_layers - recomputed) * layer(false);
     plan.lines.push_back({"activations", "", layers});
     plan.lines.back().note =

@@ -282,6 +282,10 @@ std::vector<Field> RunFlags::fields() {
                   "activation checkpointing: recompute norms and GELU, or whole blocks, or the first N blocks, in the "
                   "backward pass"}
                 .one_of({"none", "norms", "block", "block:N"}),
+            Field{"machine", "memory", &memory,
+                  "memory of a parameter in bf16; full: its weight with an fp32 master, fp32 gradient and --moments; "
+                  "lean: no master, the weight itself is rounded stochastically, and bf16 moments"}
+                .one_of({"full", "lean"}),
             Field{
                 "machine", "attention", &attention,
                 "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
@@ -439,6 +443,10 @@ void RunFlags::validate() const {
             "--val-data %s: expected one pattern without weights, the same tokens in every validation",
             val_data.c_str());
     require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
+    require(!lean() || !trains() || dtype != "fp32",
+            "--memory lean rounds weights to bf16, and --dtype is fp32: give --dtype bf16");
+    require(!lean() || moments == "bf16" || source_of("moments").empty(),
+            "--memory lean has moments in bf16: leave --moments %s out", moments.c_str());
     require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
     const BalanceMode mode = balance_mode();
     require(
@@ -463,6 +471,8 @@ void RunFlags::validate() const {
         require(shard_ranks == 0,
                 "--islands and --shard-ranks: an island shards the optimizer's state among all of its ranks; leave "
                 "--shard-ranks out");
+        require(!lean(),
+                "--islands average fp32 master weights, which --memory lean does not have: leave one of them out");
         require(zero_stage == 1, "--islands: an island shards the optimizer's state alone; leave --zero-stage 2 out");
         require(schedule_by != "time",
                 "--islands: each has a clock of its own, which schedules cannot follow: give --steps, or schedule-by = "
@@ -537,7 +547,7 @@ Recipe RunFlags::chosen_recipe() const {
     muon.second_moment &= muon_second_moment, muon.cautious &= muon_cautious;
     muon.newton_schulz = muon_coefficients == "quintic" ? NewtonSchulzOptions::quintic(muon_iterations)
                                                         : NewtonSchulzOptions::polar_express(muon_iterations);
-    r.rules.bf16_moments = moments == "bf16", r.rules.seed = uint64_t(seed);
+    r.rules.bf16_moments = moments == "bf16" || lean(), r.rules.master_weights = !lean(), r.rules.seed = uint64_t(seed);
     return r;
 }
 

@@ -82,7 +82,7 @@ struct RunFlags {
     double temperature = 0.8, top_p = 1;
 
     std::string out_dir = "run/default", resume, init_from, device = "auto", dtype = "auto", recompute = "none",
-                attention = "auto", tune_matmul, peak_flops = "auto", fp8_scaling = "current";
+                memory = "full", attention = "auto", tune_matmul, peak_flops = "auto", fp8_scaling = "current";
     bool deterministic = true, cuda_graph = false, dry_run = false;
     int threads = 0;
     int64_t fp8_amax_history = 1024;
@@ -136,6 +136,7 @@ struct RunFlags {
     Recipe chosen_recipe() const;
     Recomputation recomputation() const;
     bool fp8() const { return dtype == "fp8"; }
+    bool lean() const { return memory == "lean"; }
     // Steps of delayed scaling's history; 0: scales are current.
     int64_t amax_history() const { return fp8() && fp8_scaling == "delayed" ? fp8_amax_history : 0; }
     bool tree_sum() const { return grad_sum.starts_with("tree"); }

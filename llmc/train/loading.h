@@ -103,7 +103,9 @@ void store_part(Gpt<Device, T>& model, const StatePart& part, int64_t at, const 
         std::transform(values, values + n, rounded.begin(), [](float value) { return to_bf16(value); });
         return copy_to_device(model.device, static_cast<bf16*>(part.data) + at, rounded.data(), n);
     }
-    if (part.on_host)
+    if (!part.data)
+        ensure(part.is_weight());  // without master weights
+    else if (part.on_host)
         std::copy_n(values, n, static_cast<float*>(part.data) + at);
     else
         copy_to_device(model.device, static_cast<float*>(part.data) + at, values, n);

@@ -42,16 +42,19 @@ public:
                 shape, layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len), 1, seq_len_, seq_len_);
         const StateLayout layout(parameters, sharding, world.together().rank, flags.chosen_recipe().rules);
         struct Memory {
-            size_t available, limit, optimizer, update_workspace;
-        } all{
-            free_memory(device), memory_limit(device, world.group ? world.group->world_size : world.place().processes),
-            layout.memory_bytes(sizeof(T)), flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0};
+            size_t available, limit, optimizer, master_weights, update_workspace;
+        } all{free_memory(device),
+              memory_limit(device, world.group ? world.group->world_size : world.place().processes),
+              layout.memory_bytes(sizeof(T)), layout.master_bytes(sizeof(T)),
+              flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0};
         own_limit_ = all.limit;
         all = world.ranks.joined_value(all, "its free memory", [](const Memory& a, const Memory& b) {
             return Memory{std::min(a.available, b.available), std::min(a.limit, b.limit),
-                          std::max(a.optimizer, b.optimizer), std::max(a.update_workspace, b.update_workspace)};
+                          std::max(a.optimizer, b.optimizer), std::max(a.master_weights, b.master_weights),
+                          std::max(a.update_workspace, b.update_workspace)};
         });
-        available_ = all.available, limit_ = all.limit, optimizer_bytes_ = all.optimizer;
+        available_ = all.available, limit_ = all.limit, optimizer_bytes_ = all.optimizer,
+        master_bytes_ = all.master_weights;
         update_workspace_bytes_ = all.update_workspace;
     }
 
@@ -89,7 +92,7 @@ private:
     ParameterList parameters_;
     ShardingPlan sharding_;
     int64_t seq_len_;
-    size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0, update_workspace_bytes_ = 0;
+    size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0, master_bytes_ = 0, update_workspace_bytes_ = 0;
     size_t available_ = 0;  // 0: not known
     size_t limit_ = 0;      // available_, or on a CPU, where that is not known, this rank's share of the host's memory
     size_t own_limit_ = 0;  // this rank's limit; limit_ is the smallest of all ranks
@@ -105,7 +108,7 @@ private:
             most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
                 MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, gradients, step.B, seq_len_,
                                                  {step.recompute, flags_.fp8(), head_rows, flags_.amax_history()}, ops,
-                                                 sample_bytes_);
+                                                 sample_bytes_, master_bytes_);
                 // On a GPU it is the host's memory, and in no plan.
                 if (flags_.islands_of_run() > 0 && !Device::kAsynchronous)
                     plan.lines.push_back({"outer step", "reference, momentum, what islands exchange", outer_bytes()});

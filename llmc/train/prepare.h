@@ -75,6 +75,11 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
         const int islands = flags.islands_of_run();
         if (islands > 0) world.island = std::make_shared<IslandRanks>(world.ranks, islands);
     });
+    share_errors(world.ranks, [&] {
+        require(!flags.lean() || !flags.trains() || sizeof(T) < sizeof(float),
+                "--memory lean rounds weights to bf16, and with --dtype %s they are fp32 here: give --dtype bf16",
+                flags.dtype.c_str());
+    });
     ParameterList parameters(shape);
     ShardingPlan sharding = plan_sharding(parameters, sharding_options(flags, world.together().world_size));
     parameters.place(sharding.offsets, sharding.buffer_size);

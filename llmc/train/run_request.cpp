@@ -386,6 +386,15 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         require(!request.resumed() || asked == optimizer,
                 "%s holds the state of --optimizer %s, with which --optimizer %s cannot continue: leave that flag out",
                 request.checkpoint.path.c_str(), optimizer.c_str(), asked.c_str());
+        const bool was_lean = request.resumed() && request.before.lean();
+        require(!was_lean || flags.lean() || !flags.trains(),
+                "%s is of --memory lean and has no fp32 master weights, from which --memory full would continue: leave "
+                "--memory out, or start anew from its weights with --init-from",
+                request.checkpoint.path.c_str());
+        if (flags.trains() && flags.lean() && request.resumed() && !was_lean && ranks.rank == 0)
+            std::printf(
+                "--memory lean: the weights of %s are rounded to bf16; from here on they have no fp32 master weights\n",
+                request.checkpoint.path.c_str());
         // Errors that do not depend on the vocabulary come first, before anything is measured.
         if (!request.resumed() && !request.source) flags.model.shape(1);
     });

@@ -210,6 +210,74 @@ TEST_CASE("adamw beside master weights: a step that is not applied changes nothi
     for (Guarded<float>* state : {&master, &m, &v}) check_equal("state", state->get(), start);
 }
 
+// An update in float of the same weights, then rounded by bits of their own.
+TEST_CASE("adamw without master weights rounds its weights stochastically", "[adamw]") {
+    const size_t n = 20003;
+    const StepScalars s{.grad_scale = 0.5, .updates = 3, .applied = 1};
+    const AdamWHyper hyper{.learning_rate = 1e-3, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.2};
+    const MomentRounding rounding{moments_key(1, "wte.weight"), 5};
+    Floats start = rounded<bf16>(randn(n, 1)), grad = randn(n, 2);
+    start[3] = INFINITY, grad[4] = NAN;
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        Guarded<float> exact(start);
+        std::vector<Floats> results;
+        Guarded<bf16> m(Floats(n, 0.25f)), v(Floats(n, 1)), own_m(Floats(n, 0.25f)), own_v(Floats(n, 1)), weight(start);
+        const AdamWTensor<float, bf16> in_float{exact.data(), nullptr,    m.data(), v.data(),
+                                                grad.data(),  int64_t(n), hyper,    rounding};
+        const AdamWTensor<bf16, bf16> own{weight.data(), nullptr,    own_m.data(), own_v.data(),
+                                          grad.data(),   int64_t(n), hyper,        rounding};
+        adamw_update(cpu, &in_float, 1, &s);
+        adamw_update(cpu, &own, 1, &s);
+        return std::vector{exact.get(), m.get(), v.get(), weight.get(), own_m.get(), own_v.get()};
+    });
+    const uint64_t key = moments_key_of(other_rounding(rounding, Stream::rounded_weights).key, s.updates);
+    size_t up = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float want = to_float(rounded_moment(got[0][i], element_bits(key, rounding.first + i) & 0xFFFF));
+        if (i == 4)
+            CHECK((std::isnan(want) && std::isnan(got[3][i])));
+        else if (got[3][i] != want)
+            FAIL("element " << i << ": " << got[3][i] << ", not " << want);
+        up += got[3][i] > got[0][i];
+    }
+    CHECK(got[3][3] == INFINITY);
+    CHECK((up > n / 3 && up < 2 * n / 3));
+    for (const size_t k : {1, 2}) CHECK(same_bits(got[3 + k], got[k]));
+}
+
+TEST_CASE("adamw without master weights: the mean is exact, and independent of how the moments are rounded",
+          "[adamw]") {
+    const size_t n = 1 << 18;
+    const AdamWHyper hyper{.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0};
+    Cpu cpu;
+    Guarded<bf16> param(Floats(n, 1)), m(Floats(n, 0)), v(Floats(n, 0));
+    const Floats grad(n, 1.2345f);
+    const AdamWTensor<bf16, bf16> tensor{param.data(), nullptr,    m.data(), v.data(),
+                                         grad.data(),  int64_t(n), hyper,    {moments_key(3, "wte.weight"), 0}};
+    const StepScalars s{.updates = 1, .applied = 1};
+    adamw_update(cpu, &tensor, 1, &s);
+    // The first step moves by the learning rate. Below 1 a unit is 2^-8; to nearest all would stay 1.
+    const double unit = 0x1p-8, p = 1 - hyper.learning_rate / unit;
+    const Floats got[] = {param.get(), m.get(), v.get()};
+    float low[3];
+    for (const size_t k : {0, 1, 2}) low[k] = *std::min_element(got[k].begin(), got[k].end());
+    CHECK((low[0] == 1 - unit && *std::max_element(got[0].begin(), got[0].end()) == 1));
+    const auto up = [&](size_t k, size_t i) { return double(got[k][i] > low[k]); };
+    double mean[3] = {}, product[3] = {}, neighbors = 0;
+    for (size_t i = 0; i < n; i++)
+        for (const size_t k : {0, 1, 2}) mean[k] += up(k, i) / double(n);
+    // Five deviations of a mean of n values that are 0 or 1; and a float's rounding of the update, in the weight's units.
+    CHECK(std::fabs(mean[0] - p) <= 5 * std::sqrt(p * (1 - p) / double(n)) + 4e-7 / unit);
+    for (size_t i = 1; i < n; i++) {
+        for (const size_t k : {1, 2}) product[k] += (up(0, i) - mean[0]) * (up(k, i) - mean[k]) / double(n);
+        neighbors += (up(0, i) - mean[0]) * (up(0, i - 1) - mean[0]) / double(n);
+    }
+    const double bound = 5 * 0.25 / std::sqrt(double(n));  // deviations of at most a half each
+    CHECK(std::fabs(product[1]) <= bound);
+    CHECK(std::fabs(product[2]) <= bound);
+    CHECK(std::fabs(neighbors) <= bound);
+}
+
 TEST_CASE("adamw wants a master exactly for rounded weights", "[adamw]") {
     Cpu cpu(1);
     const StepScalars s{.applied = 1};

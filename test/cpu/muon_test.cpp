@@ -240,6 +240,29 @@ TEST_CASE("muon in bf16: the bits of float, X and the weight rounded where they 
     });
 }
 
+TEST_CASE("muon_update without a master: what the one in float makes of the weights, rounded by bits of their own",
+          "[muon]") {
+    const auto [R, K] = GENERATE(table<int64_t, int64_t>({{1, 9}, {40, 17}, {35, 70}}));
+    const auto n = size_t(R * K);
+    const MuonStep step{.learning_rate = 0.05, .momentum = 0.9, .beta2 = 0.75, .weight_decay = 0.5};
+    const StepScalars scalars{.updates = 4, .applied = 1};
+    const MomentRounding rounding{moments_key(1, "h.0.attn.c_attn.weight"), 77};
+    const Floats start = rounded<bf16>(randn(n, 1)), x = rounded<bf16>(randn(n, 2));
+    const Floats scales = randn(size_t(std::max(R, K)), 3);
+    const auto got = on_any_threads([&, R = R, K = K](Cpu& cpu) {
+        Guarded<float> exact(start);
+        Guarded<bf16> weight(start), halves(x);
+        muon_update(cpu, exact.data(), nullptr, x.data(), scales.data(), R, K, step, &scalars);
+        muon_update(cpu, weight.data(), nullptr, halves.data(), scales.data(), R, K, step, &scalars, rounding);
+        return std::vector{exact.get(), weight.get()};
+    });
+    Floats want = got[0];
+    const uint64_t key = moments_key_of(other_rounding(rounding, Stream::rounded_weights).key, scalars.updates);
+    for (size_t i = 0; i < n; i++)
+        want[i] = to_float(rounded_moment(want[i], element_bits(key, rounding.first + i) & 0xFFFF));
+    check_equal("weight", got[1], want);
+}
+
 TEST_CASE("muon_update wants a master exactly for rounded weights", "[muon]") {
     Cpu cpu(1);
     Floats x(4, 1);

@@ -83,6 +83,35 @@ TEMPLATE_TEST_CASE("adamw_update on the device rounds moments in bf16 to the CPU
     }
 }
 
+TEST_CASE("adamw_update on the device rounds weights without master weights to the CPU's bits", "[adamw]" ON_DEVICE) {
+    Cuda cuda;
+    Cpu cpu;
+    for (const uint64_t first : {0, 64, 5}) {
+        const size_t n = first == 0 ? 2055 : 67;
+        INFO(n << " elements from " << first);
+        const MomentRounding rounding{moments_key(1, "wte.weight"), first};
+        Floats start = randn(n, 1);
+        start[1] = INFINITY, start[2] = 0;
+        Guarded<bf16> want(rounded<bf16>(start)), want_m(Floats(n, 0)), want_v(Floats(n, 0));
+        OnDevice<bf16> param(cuda, want.get()), m(cuda, Floats(n, 0)), v(cuda, Floats(n, 0));
+        for (const int64_t step : {1, 2, 1000}) {
+            const StepScalars s{.grad_scale = step == 2 ? 0.37 : 1, .updates = step, .applied = step != 2};
+            const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+            const Floats grad = randn(n, uint64_t(step), 0.3f);
+            const OnDevice<float> d_grad(cuda, grad);
+            const AdamWTensor<bf16, bf16> on_cpu{want.data(), nullptr,    want_m.data(), want_v.data(),
+                                                 grad.data(), int64_t(n), kHyper,        rounding};
+            AdamWTensor<bf16, bf16> tensor{param.data,  nullptr,    m.data, v.data,
+                                           d_grad.data, int64_t(n), kHyper, rounding};
+            adamw_update(cpu, &on_cpu, 1, &s);
+            adamw_update(cuda, &tensor, 1, d_s.data);
+        }
+        check_equal("param", param.get(), want.get());
+        check_equal("m", m.get(), want_m.get());
+        check_equal("v", v.get(), want_v.get());
+    }
+}
+
 // More than one launch takes, some of them empty, each with numbers of its own.
 TEMPLATE_TEST_CASE("adamw_update of many tensors has the bits of one after the other", "[adamw]" ON_DEVICE, float,
                    bf16) {

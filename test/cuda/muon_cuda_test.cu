@@ -224,6 +224,27 @@ TEST_CASE("muon on a GPU: an exactly zero gradient leaves nothing but numbers in
     CHECK(count_not_finite(run.weight.get()) == 0);
 }
 
+// Rows of whole packs and others, and a matrix that begins at an odd element of its parameter.
+TEST_CASE("muon_update on the device rounds weights without master weights to the CPU's bits", "[muon]" ON_DEVICE) {
+    const auto [R, K, first] = GENERATE(table<int, int, uint64_t>({{5, 40, 0}, {6, 12, 72}, {20, 13, 65}}));
+    INFO(R << " x " << K << " from " << first);
+    const auto n = size_t(R * K);
+    const MomentRounding rounding{moments_key(1, "h.0.mlp.c_fc.weight"), first};
+    const Floats x = rounded<bf16>(randn(n, 1)), scales = randn(size_t(std::max(R, K)), 3);
+    Guarded<bf16> want(rounded<bf16>(randn(n, 2))), on_cpu(x);
+    StepScalars s = scalars(1, 1)[0];
+    s.updates = 9;
+    Cpu cpu;
+    Cuda cuda;
+    const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+    const OnDevice<bf16> d_x(cuda, padded(x, R, K, muon_row<bf16>(cuda, K)));
+    const OnDevice<float> d_scales(cuda, scales);
+    OnDevice<bf16> weight(cuda, want.get());
+    muon_update<bf16>(cuda, weight.data, nullptr, d_x.data, d_scales.data, R, K, kStep, d_s.data, rounding);
+    muon_update(cpu, want.data(), nullptr, on_cpu.data(), scales.data(), R, K, kStep, &s, rounding);
+    check_equal("weight", weight.get(), want.get());
+}
+
 TEST_CASE("muon_update wants master weights beside bf16", "[muon]" ON_DEVICE) {
     Cuda cuda;
     OnDevice<bf16> x(cuda, 8);

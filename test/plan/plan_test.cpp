@@ -423,7 +423,7 @@ TEST_CASE("plan: a run that does not fit has no time and no price, but what is m
     CHECK(contains(text_of(planned(config, 1)), " USD for "));
     // Not even one sequence fits, whatever is recomputed.
     const std::string nothing = text_of(planned(config_of("gpt2-1558M", 1, 0), 1, gpu_named("4070")));
-    CHECK(contains(nothing, "; no --batch-size does: take more ranks, --zero-stage 2 or --moments bf16\n"));
+    CHECK(contains(nothing, "; no --batch-size does: take more ranks, --zero-stage 2 or --memory lean\n"));
     const ScratchFolder scratch;
     const Finished traced =
         run(program("train_gpt") + " plan --model gpt2-1558M --batch-size 64 --trace " + (scratch / "step.json"));
@@ -450,7 +450,7 @@ TEST_CASE("plan: the program prints it without data and without a GPU", "[plan]"
     CHECK(contains(done.out, "fits; the largest --batch-size that would: "));
     CHECK(contains(done.out, "\nstep, predicted for H200: "));
     CHECK(contains(done.out, "32000 steps, 33.55 G tokens"));
-    CHECK(contains(done.out, "assumed, H200: --memory 141 GB"));
+    CHECK(contains(done.out, "assumed, H200: --memory-gb 141"));
     CHECK(contains(done.out, "--price 2 USD per hour"));
     CHECK(contains(done.out, "Nothing here is measured"));
     CHECK(contains(done.out, "launch, in a step"));

@@ -74,6 +74,80 @@ TEST_CASE("a run in bf16 begins as one in fp32 does, is resumed bit for bit, and
     CHECK(steps_in(runs.path("whole")).size() == 10);
 }
 
+TEST_CASE("--memory lean has the same bits at any number of threads and of ranks, and after a resume", "[bf16_runs]") {
+    const TinyRuns runs;
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        const FlagMap flags = with(
+            with(kBf16, kEight),
+            {{"optimizer", optimizer}, {"memory", "lean"}, {"steps", "8"}, {"checkpoint-every", "4"}, {"keep", "9"}});
+        const auto path = [&](const std::string& how) { return runs.path(optimizer + how); };
+        must_succeed(runs.train(optimizer, flags));
+        const std::string one = step_folder(path(""), 8);
+        const auto want = losses_in(path(""));
+        REQUIRE(want.size() == 8);
+        CHECK(want.back().first < want.front().first);
+        must_succeed(runs.train(optimizer + "threads", with(flags, {{"threads", "3"}})));
+        CHECK(difference(step_folder(path("threads"), 8), one) == "");
+        for (const std::string ranks : {"2", "4"}) {
+            INFO(optimizer << ", " << ranks << " ranks");
+            must_succeed(runs.train(optimizer + ranks, with(flags, {{"virtual-ranks", ranks}})));
+            CHECK(losses_in(path(ranks)) == want);
+            CHECK(tensor_difference(step_folder(path(ranks), 8), one) == "");
+        }
+        for (const auto& [from, to] : {std::pair<std::string, std::string>{"4", "1"}, {"", "2"}}) {
+            INFO(optimizer << " from " << from << " to " << to << " ranks");
+            const std::string out = path("from" + from + "to" + to);
+            must_succeed(
+                run(command_of({{"resume", step_folder(path(from), 4)}, {"out-dir", out}, {"virtual-ranks", to}})));
+            CHECK(tensor_difference(step_folder(out, 8), one) == "");
+        }
+        const ShardedTensors state(one, kOptimizerStem);
+        CHECK(state.has("m.h.0.mlp.c_fc.weight"));
+        CHECK(!state.has("master.h.0.mlp.c_fc.weight"));
+    }
+}
+
+TEST_CASE("--memory lean goes on from master weights, which are rounded, and not back to them", "[bf16_runs]") {
+    const TinyRuns runs;
+    const FlagMap flags = with(kBf16, {{"steps", "4"}, {"warmup-steps", "1"}});
+    must_succeed(runs.train("full", flags));
+    const std::string full = step_folder(runs.path("full"), 4);
+    const auto resumed = [&](const std::string& from, const std::string& out, const FlagMap& more) {
+        return run(command_of(with({{"resume", from}, {"out-dir", runs.path(out)}}, more)));
+    };
+    // Nothing is trained, so the new weights are the old ones, rounded as those beside master weights are.
+    const Finished converted = resumed(full, "lean", {{"memory", "lean"}, {"steps", "4"}});
+    must_succeed(converted);
+    CHECK(contains(converted.out, "are rounded to bf16; from here on they have no fp32 master weights\n"));
+    const std::string lean = step_folder(runs.path("lean"), 4);
+    CHECK(read_file(lean + "/model.safetensors") == read_file(full + "/model.safetensors"));
+    const Finished again = resumed(lean, "more", {{"steps", "6"}});
+    must_succeed(again);
+    CHECK(!contains(again.out, "are rounded to bf16"));
+    const Finished back = resumed(lean, "back", {{"memory", "full"}, {"steps", "6"}});
+    CHECK(back.exit_code == 2);
+    CHECK(contains(back.err, "has no fp32 master weights"));
+    CHECK(contains(back.err, "--init-from"));
+    // Its weights are a model like any other.
+    must_succeed(runs.train("anew", with(flags, {{"init-from", lean}})));
+    must_succeed(run(command_of({{"resume", lean}, {"dtype", "fp32"}}, "eval")));
+
+    const auto refused = [&](const FlagMap& more, const std::string& why) {
+        const Finished wrong = runs.train("wrong", with(with(flags, {{"memory", "lean"}}), more));
+        CHECK(wrong.exit_code == 2);
+        INFO(wrong.err);
+        CHECK(contains(wrong.err, why));
+        CHECK(std::count(wrong.err.begin(), wrong.err.end(), '\n') == 1);
+    };
+    refused({{"dtype", "fp32"}}, "--dtype is fp32: give --dtype bf16");
+    refused({{"moments", "fp32"}}, "leave --moments fp32 out");
+    refused({{"virtual-ranks", "2"}, {"islands", "2"}}, "--islands average fp32 master weights");
+    refused({{"memory", "small"}}, "--memory small");
+    const Finished plan = runs.train("plan", with(flags, {{"memory", "lean"}, {"dry-run", "true"}}));
+    must_succeed(plan);
+    CHECK((contains(plan.out, "moments, 4") && !contains(plan.out, "master weights")));
+}
+
 TEST_CASE("--dtype auto is the type that it says, and ranks agree on it", "[bf16_runs]") {
     const TinyRuns runs;
     const FlagMap flags = {{"dtype", "auto"}, {"device", "cpu"}, {"steps", "2"}, {"warmup-steps", "0"}};
@@ -96,5 +170,5 @@ TEST_CASE("--dtype auto is the type that it says, and ranks agree on it", "[bf16
     CHECK(told.err == "");
     const Finished plan = runs.train("plan", with(flags, {{"dtype", "bf16"}, {"dry-run", "true"}}));
     must_succeed(plan);
-    CHECK(contains(plan.out, "moments and master weights"));
+    CHECK((contains(plan.out, "moments, 8") && contains(plan.out, "; master weights, 4")));
 }

@@ -113,8 +113,7 @@ Trained train(const TinyRuns& runs, const How& how) {
             const std::string& name = optimizer.parameter(piece).name;
             add("m." + name, piece.begin, piece.size(), optimizer.state(0, i));
             if (!piece.is_matrix()) add("v." + name, piece.begin, piece.size(), optimizer.state(1, i));
-            if (optimizer.kHasMasterWeights)
-                add("master." + name, piece.begin, piece.size(), optimizer.master_weights(i));
+            if (optimizer.has_masters()) add("master." + name, piece.begin, piece.size(), optimizer.master_weights(i));
         }
     });
     return all;

@@ -28,6 +28,12 @@ void measure(Bench& bench, const BenchShape& s) {
                                        hyper,        {1, 0}};
     bench.run("adamw_update, bf16 moments", s, adamw_cost<T, bf16>(n),
               [&] { adamw_update(bench.device, &rounded, 1, scalars.data()); });
+    if constexpr (kMaster) {
+        AdamWTensor<T, bf16> alone = rounded;
+        alone.master = nullptr;
+        bench.run("adamw_update, without master weights", s, adamw_cost<T, bf16>(n, false),
+                  [&] { adamw_update(bench.device, &alone, 1, scalars.data()); });
+    }
 }
 
 BENCHMARK("adamw", Bound::memory, measure)

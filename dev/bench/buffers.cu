@@ -12,6 +12,10 @@ void measure(Bench& bench, const BenchShape& s) {
     auto floats = bench.random<float>(n), more = bench.random<float>(n);
     auto halves = bench.random<bf16>(n);
     bench.run("accumulate", s, accumulate_cost(n), [&] { accumulate(bench.device, floats.data(), more.data(), n); });
+    const auto scalars = values_of(bench.device, std::vector{StepScalars{.updates = 1}});
+    const RoundedSum sum{halves.data(), more.data(), n, {}};
+    bench.run("accumulate_rounded", s, accumulate_rounded_cost(n, false),
+              [&] { accumulate_rounded(bench.device, &sum, 1, 1, scalars.data()); });
     bench.run("cast, float to bf16", s, 6 * double(n), double(n),
               [&] { cast(bench.device, halves.data(), floats.data(), n); });
     bench.run("cast, bf16 to float", s, 6 * double(n), double(n),

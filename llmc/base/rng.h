@@ -18,7 +18,17 @@ constexpr uint64_t mix64(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-enum class Stream : uint64_t { weights = 1, data, sampling, corpus, tests, dropout, moments, rounded_weights };
+enum class Stream : uint64_t {
+    weights = 1,
+    data,
+    sampling,
+    corpus,
+    tests,
+    dropout,
+    moments,
+    rounded_weights,
+    rounded_gradients
+};
 
 struct Rng {
     static constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;

@@ -37,6 +37,7 @@ template <class T>
 constexpr Ops<Cpu, T> table_of_ops() {
     Ops<Cpu, T> o{};
     o.accumulate = accumulate;
+    o.accumulate_rounded = accumulate_rounded;
     o.adamw_update = adamw_update;
     o.adamw_update_bf16 = adamw_update;
     o.attention_forward = attention_forward;

@@ -10,7 +10,8 @@
 #include "llmc/cuda/swiglu.cuh"
 #include "llmc/cuda/value_embedding.cuh"
 
-CUDA_OPS_OF(BufferOps<Cuda>, .accumulate = accumulate, .cast_to_bf16 = cast, .cast_to_float = cast)
+CUDA_OPS_OF(BufferOps<Cuda>, .accumulate = accumulate, .accumulate_rounded = accumulate_rounded, .cast_to_bf16 = cast,
+            .cast_to_float = cast)
 CUDA_OPS(DropoutOps, .dropout = dropout)
 CUDA_OPS(GeluOps, .gelu_forward = gelu_forward, .gelu_backward = gelu_backward)
 CUDA_OPS(QuantizeOps, .absmax = absmax, .quantize_e4m3 = quantize, .quantize_e5m2 = quantize,

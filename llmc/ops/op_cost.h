@@ -201,6 +201,10 @@ OpCost muon_update_cost(int64_t n, bool has_master = true) {
 }
 inline OpCost add_squares_cost(int64_t n) { return elements_cost<float>(1, 2, n); }
 inline OpCost accumulate_cost(int64_t n) { return elements_cost<float>(3, 1, n); }
+// Into bf16; the first one only writes the sum.
+inline OpCost accumulate_rounded_cost(int64_t n, bool is_first) {
+    return {.bytes = (is_first ? 6 : 8) * double(n), .flops = double(n)};
+}
 
 // Adds `num` partial sums of n columns to out.
 inline OpCost add_partials_cost(int64_t num, int64_t n) {

@@ -72,6 +72,11 @@ public:
     float* master_weights(size_t piece) const {
         return has_masters() ? master_weights_ + pieces()[piece].state_offset : nullptr;
     }
+    // How its values in bf16 are rounded.
+    MomentRounding rounding(size_t piece) const {
+        const ShardPiece& of = pieces()[piece];
+        return {moments_key(config.seed, parameter(of).name), uint64_t(of.begin)};
+    }
     // The range of a piece's state within the state tensor of the whole parameter, for any rank's piece.
     StateRange range(size_t tensor, const ShardPiece& piece) const {
         return state_range(tensor, piece, parameter(piece), config);
@@ -154,7 +159,7 @@ private:
                               .gradient = nullptr,
                               .size = piece.size(),
                               .group = parameter(piece).group,
-                              .rounding = {moments_key(config.seed, parameter(piece).name), uint64_t(piece.begin)}};
+                              .rounding = rounding(i)};
         for (size_t k = 0; k < rule(piece).state.size(); k++)
             if (range(k, piece).size() > 0) result.state[k] = state_data(k, i);
         return result;

@@ -134,7 +134,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
             return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B, seq_len,
                                      {step.recompute, asked.fp8(), head_rows, asked.amax_history()}, ops, 0,
-                                     master_bytes);
+                                     master_bytes, step.bf16_sums);
         });
     };
     const auto fits = [&](const StepConfig& step) {

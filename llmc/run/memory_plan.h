@@ -37,7 +37,7 @@ struct MemoryPlan {
 template <class T>
 MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t gradient_bytes, int64_t B, int64_t T_,
                        ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0,
-                       size_t master_bytes = 0) {
+                       size_t master_bytes = 0, bool bf16_sums = false) {
     const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
     const Activations<T> acts(shape, B, T_, policy);
@@ -56,7 +56,8 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     };
     MemoryPlan plan;
     plan.lines.push_back({"weights", each(sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))), values(sizeof(T))});
-    plan.lines.push_back({"gradients", each("fp32", gradient_bytes), gradient_bytes});
+    plan.lines.push_back(
+        {"gradients", each(bf16_sums ? "bf16; some layers' fp32" : "fp32", gradient_bytes), gradient_bytes});
     plan.lines.push_back({"optimizer", each("moments", optimizer_bytes - master_bytes), optimizer_bytes});
     plan.lines.back().note += master_bytes > 0 ? each("; master weights", master_bytes) : "";
     const size_t layers = size_t(recomputed) * layer(true) + size_t(shape.num_layers - recomputed) * layer(false);

@@ -137,7 +137,8 @@ StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, i
             .tree_sum = flags.tree_sum(),
             .bf16_gradients = flags.bf16_gradients(),
             .gradient_sum = flags.gradient_sum(),
-            .zero_stage = flags.zero_stage,
+            .zero_stage = flags.sums_in_bf16() ? 2 : flags.zero_stage,
+            .bf16_sums = flags.sums_in_bf16(),
             .noise_scale = flags.noise_scale && (world_size > islands || accumulation > 1),
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,
@@ -284,10 +285,9 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
                 "--islands: ranks of an island have equal shares of a step: leave it out (--islands 0), or %s", equal);
         require(flags.data_order == "own",
                 "--data-order llmc: all ranks have as many batches of one size: leave it out, or %s", equal);
-        require(flags.zero_stage == 1,
-                "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, "
-                "or %s",
-                equal);
+        require(flags.zero_stage == 1 && !flags.sums_in_bf16(),
+                "%s sums gradients after each micro-batch, of which all ranks need as many: leave it out, or %s",
+                flags.zero_stage == 1 ? "--memory lean" : "--zero-stage 2", equal);
     }
     const int64_t dividing = is_shared ? 1 : world_size;  // the number of ranks that must have equally many sequences
     if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";

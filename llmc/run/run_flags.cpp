@@ -284,7 +284,8 @@ std::vector<Field> RunFlags::fields() {
                 .one_of({"none", "norms", "block", "block:N"}),
             Field{"machine", "memory", &memory,
                   "memory of a parameter in bf16; full: its weight with an fp32 master, fp32 gradient and --moments; "
-                  "lean: no master, the weight itself is rounded stochastically, and bf16 moments"}
+                  "lean: no master, the weight itself is rounded stochastically, bf16 moments, and gradients summed as "
+                  "with --zero-stage 2 and kept in bf16 (fp32 with --grad-sum tree)"}
                 .one_of({"full", "lean"}),
             Field{
                 "machine", "attention", &attention,
@@ -435,10 +436,10 @@ void RunFlags::validate() const {
          {std::pair{"--packing", packing != "stream"}, {"weights", has_weights(train_data)}})
         require(data_order == "own" || !asked || !trains(),
                 "--data-order llmc with %s: llm.c has windows of one data set only; leave one of them out", flag);
-    require(
-        data_order == "own" || zero_stage == 1,
-        "--data-order llmc with --zero-stage 2: each assigns a step's batches to ranks in its own way; leave one of "
-        "them out");
+    const char* const by_micro_batch = zero_stage == 1 ? "--memory lean" : "--zero-stage 2";
+    require(data_order == "own" || (zero_stage == 1 && !sums_in_bf16()),
+            "--data-order llmc with %s: each assigns a step's batches to ranks in its own way; leave one of them out",
+            by_micro_batch);
     require(!has_weights(val_data),
             "--val-data %s: expected one pattern without weights, the same tokens in every validation",
             val_data.c_str());
@@ -482,9 +483,9 @@ void RunFlags::validate() const {
         require(!asked || !trains() || !val_data.empty(), "%s needs a validation loss: give --val-data", flag);
     require(!prompt.empty() || sample_tokens == 0,
             "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
-    require(!noise_scale || zero_stage == 1,
-            "--noise-scale needs each rank's own gradient of a step, which no rank has with --zero-stage 2: leave one "
-            "of them out");
+    require(!noise_scale || (zero_stage == 1 && !sums_in_bf16()),
+            "--noise-scale needs each rank's own gradient of a step, which no rank has with %s: leave one of them out",
+            by_micro_batch);
     require(top_p > 0, "--top-p 0 leaves no token to choose: give a probability above 0, up to 1");
     require(!chosen.decays_late() || chosen.decay_fraction > 0,
             "--lr-schedule %s needs a --decay-fraction above 0, such as 0.2", chosen.schedule_kind.c_str());

@@ -121,7 +121,8 @@ struct RunFlags {
     BalanceMode balance_mode() const { return trains() ? ::balance_mode(balance) : BalanceMode{}; }
     // Whether to advise --balance auto: not with flags that need equal shares.
     bool may_balance() const {
-        return islands_of_run() == 0 && data_order == "own" && zero_stage == 1 && !noise_scale && !tree_sum();
+        return islands_of_run() == 0 && data_order == "own" && zero_stage == 1 && !sums_in_bf16() && !noise_scale &&
+               !tree_sum();
     }
     // "" for a default.
     std::string source_of(const std::string& name) const {
@@ -137,6 +138,8 @@ struct RunFlags {
     Recomputation recomputation() const;
     bool fp8() const { return dtype == "fp8"; }
     bool lean() const { return memory == "lean"; }
+    // A tree has the same bits at any number of ranks only if its sums are not rounded.
+    bool sums_in_bf16() const { return lean() && trains() && !tree_sum(); }
     // Steps of delayed scaling's history; 0: scales are current.
     int64_t amax_history() const { return fp8() && fp8_scaling == "delayed" ? fp8_amax_history : 0; }
     bool tree_sum() const { return grad_sum.starts_with("tree"); }

@@ -22,6 +22,7 @@ struct StepConfig {
     bool bf16_gradients = false;  // gradients are sent as bf16
     GradientSum gradient_sum = GradientSum::automatic;
     int zero_stage = 1;        // 2: also shard gradients
+    bool bf16_sums = false;    // with zero_stage 2, also of one rank: gradients summed so far are kept as bf16
     bool noise_scale = false;  // also sum the squares of the gradients of a step's parts() (noise_scale.h)
     double dropout = 0;        // p; the mask depends on the seed and the step's number, not on the number of ranks
     uint64_t dropout_seed = 0;
@@ -43,7 +44,7 @@ struct StepConfig {
     int64_t parts_measured() const { return world_size > 1 ? world_size : 1; }
     int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // tree_sum's buffers
     bool has_halves() const { return bf16_gradients && world_size > 1; }
-    bool shards_gradients() const { return zero_stage == 2 && world_size > 1; }
+    bool shards_gradients() const { return zero_stage == 2 && (world_size > 1 || bf16_sums); }
 };
 
 // Why a step cannot be captured as a CUDA graph; empty if it can.
@@ -67,8 +68,9 @@ inline size_t scratch_bytes(const ShardingPlan& plan, const StepConfig& config, 
 inline size_t gradient_bytes(const ShardingPlan& plan, const StepConfig& config, bool on_gpu) {
     const GradientLayout layout = gradient_layout(plan, config.shards_gradients());
     const size_t size = size_t(layout.buffer_size), kept = size_t(layout.kept_size());
-    const size_t sums = size_t(config.levels()) + size_t(layout.is_sharded());
-    return size * sizeof(float) + sums * kept * sizeof(float) + (config.has_halves() ? size * sizeof(bf16) : 0) +
+    const size_t sums = size_t(config.levels()) * sizeof(float) +
+                        (layout.is_sharded() ? config.bf16_sums ? sizeof(bf16) : sizeof(float) : 0);
+    return size * sizeof(float) + sums * kept + (config.has_halves() ? size * sizeof(bf16) : 0) +
            scratch_bytes(plan, config, on_gpu);
 }
 

@@ -108,7 +108,7 @@ private:
             most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
                 MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, gradients, step.B, seq_len_,
                                                  {step.recompute, flags_.fp8(), head_rows, flags_.amax_history()}, ops,
-                                                 sample_bytes_, master_bytes_);
+                                                 sample_bytes_, master_bytes_, step.bf16_sums);
                 // On a GPU it is the host's memory, and in no plan.
                 if (flags_.islands_of_run() > 0 && !Device::kAsynchronous)
                     plan.lines.push_back({"outer step", "reference, momentum, what islands exchange", outer_bytes()});

@@ -18,6 +18,10 @@ over ranks first and over micro-batches second, and the data loader deals out mi
 and a power of two of ranks, the sum is again one tree, whose leaves are all ranks' micro-batches in the order of the
 data.
 
+--memory lean: as ZeRO-2, on one rank, too, and the sums so far are kept in bf16. After the backward pass they are
+expanded to fp32, bucket by bucket, into memory that other gradients had: once for the norm, once for the update. So no
+op but accumulate_rounded() knows of them.
+
 Delayed scaling (llmc/model/linear.h): a step records the largest magnitude of each tensor that is quantized to FP8.
 Each rank writes its own row of one buffer, and the other rows are zero, so an all-reduce gives every rank all rows.
 Therefore all ranks have the same history, and it does not depend on the number of ranks.
@@ -96,7 +100,15 @@ public:
         const auto floats = [](int64_t n) { return aligned(size_t(n) * sizeof(float)); };
         for (int level = 0; level < config.levels(); level++)
             sums_.emplace_back(model.device, "gradients", floats(layout_.kept_size()));
-        if (layout_.is_sharded()) shards_.emplace(model.device, "gradients", floats(layout_.shards_size));
+        if (config.bf16_sums) {
+            ensure(layout_.is_sharded() && !config.tree_sum);
+            shards_.emplace(model.device, "gradients", aligned(size_t(layout_.shards_size) * sizeof(bf16)));
+            // Padding belongs to no parameter.
+            fill_zero(model.device, reinterpret_cast<float*>(shards_->base), layout_.shards_size / 2);
+            find_rounded_sums();
+        } else if (layout_.is_sharded()) {
+            shards_.emplace(model.device, "gradients", floats(layout_.shards_size));
+        }
         if (config.has_halves())
             halves_.emplace(comm, "gradients", aligned(size_t(layout_.buffer_size) * sizeof(bf16)));
         if (const size_t bytes = scratch_bytes(optimizer.plan, config, Device::kAsynchronous))
@@ -212,11 +224,12 @@ private:
     typename Device::template ToDevice<int32_t> tokens_, targets_;
     typename Device::template ToDevice<StepSums> votes_;
     typename Device::template ToHost<StepScalars> results_;
-    std::vector<Arena> sums_;       // tree_sum: sums_[i] is the sum of 2^i micro-batches
-    std::optional<Arena> shards_;   // ZeRO-2: this rank's shards, summed over the micro-batches so far
-    std::optional<Arena> halves_;   // bf16_gradients: the gradients as they are sent
-    std::optional<Arena> scratch_;  // for all_to_all_sum() in fp32 on a GPU
-    const bool by_messages_;        // uses all_to_all_sum() instead of reduce_scatter()
+    std::vector<Arena> sums_;      // tree_sum: sums_[i] is the sum of 2^i micro-batches
+    std::optional<Arena> shards_;  // ZeRO-2: this rank's shards, summed over the micro-batches so far; in bf16 if lean
+    std::vector<std::vector<RoundedSum>> rounded_sums_;  // bf16_sums: of each bucket
+    std::optional<Arena> halves_;                        // bf16_gradients: the gradients as they are sent
+    std::optional<Arena> scratch_;                       // for all_to_all_sum() in fp32 on a GPU
+    const bool by_messages_;                             // uses all_to_all_sum() instead of reduce_scatter()
     const GradientLayout layout_;
     std::vector<Work> reduced_;        // each bucket's reduction; gathered_: its all-gather of weights
     std::vector<int64_t> reduced_of_;  // ZeRO-2, each bucket: the micro-batch whose sum is not in shards_ yet; -1: none
@@ -292,11 +305,10 @@ private:
         model_.end_step();
         ensure(complete_ == buckets().size());
         const PhaseScope phase(device, "norm");
+        if (layout_.is_sharded())
+            for (size_t b = 0; b < buckets().size(); b++) keep(b);
         for (size_t b = 0; b < buckets().size(); b++) {
-            if (layout_.is_sharded())
-                keep(b);
-            else
-                receive(b);
+            if (!layout_.is_sharded()) receive(b);
             if (comm_.rank < comm_.shards())  // a shard with several owners counts once
                 model_.op.add_squares(device, &scalars_->sums.squares, own_shard(b), buckets()[b].shard);
         }
@@ -402,9 +414,24 @@ private:
     float* arrival(size_t b) const {
         return model_.gradients.data + layout_.offsets[b] + comm_.shard() * buckets()[b].shard;
     }
-    // Where that shard is once all micro-batches are summed.
+    bf16* bf16_sums() const { return reinterpret_cast<bf16*>(shards_->base); }
+    void find_rounded_sums() {
+        rounded_sums_.resize(buckets().size());
+        for (size_t i = 0; i < optimizer_.pieces().size(); i++) {
+            const ShardPiece& piece = optimizer_.pieces()[i];
+            const Bucket& bucket = buckets()[piece.bucket];
+            const int64_t at =
+                optimizer_.parameter(piece).offset + piece.begin - bucket.offset - comm_.shard() * bucket.shard;
+            rounded_sums_[piece.bucket].push_back({bf16_sums() + layout_.shard_offsets[piece.bucket] + at,
+                                                   arrival(piece.bucket) + at, piece.size(), optimizer_.rounding(i)});
+        }
+    }
+    // Where that shard is once all micro-batches are summed. If lean, it is there until the next call.
     float* own_shard(size_t b) const {
-        return layout_.is_sharded() ? floats_of(*shards_) + layout_.shard_offsets[b] : arrival(b);
+        if (!layout_.is_sharded()) return arrival(b);
+        if (!config_.bf16_sums) return floats_of(*shards_) + layout_.shard_offsets[b];
+        model_.op.cast_to_float(model_.device, arrival(b), bf16_sums() + layout_.shard_offsets[b], buckets()[b].shard);
+        return arrival(b);
     }
     void receive(size_t b) {
         await(reduced_[b]);
@@ -430,6 +457,10 @@ private:
         if (reduced_of_[b] < 0) return;
         receive(b);
         const int64_t micro = std::exchange(reduced_of_[b], -1), at = layout_.shard_offsets[b], n = buckets()[b].shard;
+        if (config_.bf16_sums) {
+            const std::vector<RoundedSum>& sums = rounded_sums_[b];
+            return model_.op.accumulate_rounded(model_.device, sums.data(), int64_t(sums.size()), micro, scalars_);
+        }
         if (config_.tree_sum && !is_last(micro)) return add_partial_sum(micro, arrival(b), at, n);
         if (config_.tree_sum) add_sums(micro, arrival(b), at, n);
         if (config_.tree_sum || micro == 0)

@@ -266,7 +266,7 @@ TEST_CASE("adamw without master weights: the mean is exact, and independent of h
     double mean[3] = {}, product[3] = {}, neighbors = 0;
     for (size_t i = 0; i < n; i++)
         for (const size_t k : {0, 1, 2}) mean[k] += up(k, i) / double(n);
-    // Five deviations of a mean of n values that are 0 or 1; and a float's rounding of the update, in the weight's units.
+    // Five deviations of a mean of n zeros and ones; and a rounding of the update to float, in units of the weight.
     CHECK(std::fabs(mean[0] - p) <= 5 * std::sqrt(p * (1 - p) / double(n)) + 4e-7 / unit);
     for (size_t i = 1; i < n; i++) {
         for (const size_t k : {1, 2}) product[k] += (up(0, i) - mean[0]) * (up(k, i) - mean[k]) / double(n);

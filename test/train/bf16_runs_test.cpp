@@ -146,6 +146,48 @@ TEST_CASE("--memory lean goes on from master weights, which are rounded, and not
     const Finished plan = runs.train("plan", with(flags, {{"memory", "lean"}, {"dry-run", "true"}}));
     must_succeed(plan);
     CHECK((contains(plan.out, "moments, 4") && !contains(plan.out, "master weights")));
+    CHECK(contains(plan.out, "bf16; some layers' fp32, "));
+}
+
+// Six layers, so that on one rank, too, gradients of some have the memory of others.
+TEST_CASE("--memory lean sums gradients in bf16, with the same bits each time", "[bf16_runs]") {
+    const TinyRuns runs;
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        const FlagMap flags = with(with(kBf16, kEight), {{"optimizer", optimizer},
+                                                         {"memory", "lean"},
+                                                         {"num-layers", "6"},
+                                                         {"steps", "4"},
+                                                         {"checkpoint-every", "2"},
+                                                         {"keep", "9"}});
+        const FlagMap lean = with(flags, {{"grad-sum", "fp32"}});
+        const auto path = [&](const std::string& how) { return runs.path(optimizer + how); };
+        must_succeed(runs.train(optimizer + "exact", flags));
+        for (const std::string ranks : {"1", "2", "4"}) {
+            INFO(optimizer << ", " << ranks << " ranks");
+            const FlagMap on_ranks = with(lean, {{"virtual-ranks", ranks}});
+            must_succeed(runs.train(optimizer + ranks, on_ranks));
+            const std::string end = step_folder(path(ranks), 4);
+            must_succeed(
+                runs.train(optimizer + ranks + "again", with(on_ranks, {{"zero-stage", "2"}, {"threads", "2"}})));
+            CHECK(tensor_difference(step_folder(path(ranks + "again"), 4), end) == "");
+            const std::string out = path(ranks + "resumed");
+            must_succeed(
+                run(command_of({{"resume", step_folder(path(ranks), 2)}, {"out-dir", out}, {"virtual-ranks", ranks}})));
+            CHECK(tensor_difference(step_folder(out, 4), end) == "");
+            // Eight micro-batches over the ranks: each sum is rounded by less than a unit.
+            const auto got = losses_in(path(ranks)), exact = losses_in(path("exact"));
+            REQUIRE(got.size() == 4);
+            CHECK(got[0].first == exact[0].first);
+            CHECK(got[0].second != exact[0].second);
+            CHECK(std::fabs(got[0].second - exact[0].second) <= 8 / std::stod(ranks) * std::exp2(-7) * exact[0].second);
+            CHECK(got[3].first < got[0].first);
+        }
+    }
+    for (const auto& [flag, value] : {std::pair{"noise-scale", "true"}, {"data-order", "llmc"}}) {
+        const Finished wrong = runs.train("wrong", with(kBf16, {{"memory", "lean"}, {flag, value}}));
+        CHECK(wrong.exit_code == 2);
+        CHECK(contains(wrong.err, "--memory lean"));
+    }
 }
 
 TEST_CASE("--dtype auto is the type that it says, and ranks agree on it", "[bf16_runs]") {

@@ -34,7 +34,7 @@ struct How {
     std::string architecture = "gpt2", optimizer = "adamw";
     Recompute recompute = Recompute::none;
     int64_t amax_history = 0;
-    bool fp8 = false, tree_sum = false, documents = false, grows = false, waits = false;
+    bool fp8 = false, tree_sum = false, documents = false, grows = false, waits = false, lean = false;
     int64_t accumulation = 2;
 };
 
@@ -53,21 +53,28 @@ template <class T>
 Trained train(const How& how, bool graph, bool is_observed = false) {
     GptShape shape{how.fp8 ? 1 : 2, how.fp8 ? 2 : 1, how.fp8 ? 128 : 64, kT, kVocabulary};
     shape.architecture = find_architecture(how.architecture);
-    const OptimizerConfig rules = with_rule({}, how.optimizer);
+    OptimizerConfig rules = with_rule({}, how.optimizer);
+    rules.bf16_moments = how.lean, rules.master_weights = !how.lean;
     ParameterList list(shape);
     const ShardingPlan plan = plan_sharding(
         list, {.world_size = 1, .whole_matrices = shards_whole_matrices(rules), .bucket_elements = 1 << 15});
     list.place(plan.offsets, plan.buffer_size);
     Cuda cuda;
     NoComm<Cuda> comm(cuda);
-    Gpt<Cuda, T> model(cuda, list, kB, kT, {how.recompute, how.fp8, 16, how.amax_history}, comm);
+    const StepConfig step{.B = kB,
+                          .T = kT,
+                          .accumulation = how.accumulation,
+                          .grad_clip = 1,
+                          .tree_sum = how.tree_sum,
+                          .zero_stage = how.lean ? 2 : 1,
+                          .bf16_sums = how.lean,
+                          .graph = graph};
+    Gpt<Cuda, T> model(cuda, list, kB, kT, {how.recompute, how.fp8, 16, how.amax_history}, comm,
+                       gradient_list(list, plan, gradient_layout(plan, step.shards_gradients())));
     if (how.documents) model.document_token = 5;
     Optimizer<Cuda, T> optimizer(cuda, model.parameters, plan, 0, rules);
     model.initialize_weights(3, [&](size_t i, const float* values) { optimizer.set_masters(i, values); });
-    Stepper<Cuda, T> stepper(
-        model, optimizer, comm,
-        {.B = kB, .T = kT, .accumulation = how.accumulation, .grad_clip = 1, .tree_sum = how.tree_sum, .graph = graph},
-        0);
+    Stepper<Cuda, T> stepper(model, optimizer, comm, step, 0);
     // What no capture allows.
     if (how.waits)
         model.before_forward = [&cuda, before = model.before_forward](int64_t layer) {
@@ -122,6 +129,7 @@ TEST_CASE("steps as a graph have the bits of steps op by op", "[graph][once]" ON
     check_same<bf16>(
         {.recompute = Recompute::block, .amax_history = 3, .fp8 = true, .tree_sum = true, .documents = true});
     check_same<bf16>({.architecture = "llama", .accumulation = 1});
+    check_same<bf16>({.lean = true, .accumulation = 3});
     // What cannot be captured is enqueued op by op, that step and all others.
     check_same<float>({.waits = true});
     // A step that somebody watches is enqueued op by op, and the next one as a graph again.

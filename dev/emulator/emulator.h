@@ -86,6 +86,7 @@ struct Options {
     int chip = 90;                           // ANVIL_EMULATOR_CHIP: its compute capability
     int gpus = 1;                            // ANVIL_EMULATOR_GPUS: GPUs of the host; each process uses one
     size_t memory_bytes = size_t(4) << 30;   // ANVIL_EMULATOR_MEMORY_MIB: memory of the GPU
+    size_t pinned_bytes = SIZE_MAX;          // the most host memory that is pinned at a time
 };
 Options& options();
 

@@ -241,6 +241,7 @@ cudaError_t cudaFree(void* data) {
     return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
+    if (bytes > options().pinned_bytes) return cudaErrorMemoryAllocation;
     return posix_memalign(data, 256, bytes) ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) { return std::free(data), cudaSuccess; }

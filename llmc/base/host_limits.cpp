@@ -3,6 +3,7 @@
 #include "llmc/base/host_limits.h"
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <algorithm>
@@ -174,4 +175,18 @@ size_t host_memory_bytes(const std::string& root) {
     for (const ControlGroup& group : control_groups("memory", root))
         if (const std::optional<uint64_t> limit = limit_of(group, swap)) least = std::min(least, *limit);
     return least == UINT64_MAX ? 0 : size_t(least);
+}
+
+size_t free_host_memory(const std::string& root) {
+    const uint64_t free = meminfo_bytes(root + "/proc/meminfo", "MemAvailable");
+    uint64_t least = free > 0 ? free : UINT64_MAX;
+    for (const ControlGroup& group : control_groups("memory", root))
+        if (const std::optional<uint64_t> limit = limit_of(group, 0)) least = std::min(least, *limit);
+    return least == UINT64_MAX ? 0 : size_t(least);
+}
+
+size_t locked_memory_limit() {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
+    return size_t(limit.rlim_cur);
 }

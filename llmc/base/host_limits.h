@@ -34,3 +34,7 @@ std::vector<int> cores_in(const std::string& list);
 // RAM and swap in bytes that the processes of this host may use together, or the limit of a control group if that is
 // lower; 0: not known. Beyond that the kernel kills a process without a message.
 size_t host_memory_bytes(const std::string& root = "");
+// Of that, RAM that is not in use now: what may be pinned, which can not be swapped out; 0: not known.
+size_t free_host_memory(const std::string& root = "");
+// The bytes that a process may lock (`ulimit -l`); 0: no limit.
+size_t locked_memory_limit();

@@ -185,7 +185,8 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                                 .end = range.end,
                                 .parameter = piece.parameter,
                                 .data = own ? optimizer.state_data(k, i) : nullptr,
-                                .dtype = optimizer.state_dtype(k, piece)});
+                                .dtype = optimizer.state_dtype(k, piece),
+                                .on_host = optimizer.is_offloaded()});
         }
         if (optimizer.has_masters())
             visit(StatePart{.name = kMaster + name,
@@ -193,6 +194,7 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                             .end = piece.end,
                             .parameter = piece.parameter,
                             .data = own ? optimizer.master_weights(i) : nullptr,
+                            .on_host = optimizer.is_offloaded(),
                             .of_all = true});
         if (OuterState* const outer = state.outer) {
             visit(StatePart{.name = kOuterMomentum + name,

@@ -108,7 +108,7 @@ public:
             const std::string name = ranks_.broadcast(files_ ? files_->name() : "");
             if (!files_ && !placement_.is_sent(ranks_.rank)) files_.emplace(flags_.out_dir, name);
         }
-        copy_to_host();
+        copy_to_host(and_wait);
         writing_ = std::async(std::launch::async, [this] { write(); });
         saved_step_ = step_;
         if (and_wait) finish();
@@ -205,7 +205,9 @@ private:
         return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     }
 
-    void copy_to_host() {
+    // `waits`: the run does not go on before all is written, so what lies in host memory is written from there.
+    void copy_to_host(bool waits) {
+        sharded_.optimizer.finish_copies();
         if (!copies_) copies_.emplace(model_.device);  // a run that never saves has no buffers
         if (ranks_.rank == 0) {
             weights_.resize(size_t(model_.weights.size));
@@ -214,10 +216,13 @@ private:
         std::vector<StatePart> parts = parts_;
         size_t size = 0;
         const auto bytes = [](const StatePart& part) { return size_t(part.size()) * size_of(part.dtype); };
-        for (const StatePart& part : parts) size += aligned(bytes(part));
+        const auto is_copied = [&](const StatePart& part) { return !(waits && part.on_host); };
+        for (const StatePart& part : parts)
+            if (is_copied(part)) size += aligned(bytes(part));
         state_.resize(size);
         char* to = state_.data();
         for (StatePart& part : parts) {
+            if (!is_copied(part)) continue;
             if (part.on_host)
                 std::memcpy(to, part.data, bytes(part));
             else

@@ -124,6 +124,27 @@ struct Cpu {
         }
     };
 
+    // For an Arena: memory that another device would copy from and to while it computes.
+    struct HostMemory {
+        Cpu& cpu;
+        void* allocate(size_t bytes) { return cpu.allocate(bytes); }
+        void release(void* data, size_t bytes) { cpu.release(data, bytes); }
+    };
+    // As on a GPU, without waiting for anything.
+    struct SlotCopies {
+        SlotCopies(Cpu&, size_t) {}
+        template <class Copies>
+        void fill(size_t, Copies&& copies) {
+            copies([](void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); });
+        }
+        void await(size_t) {}
+        template <class Copies>
+        void empty(size_t slot, Copies&& copies) {
+            fill(slot, copies);
+        }
+        void finish() {}
+    };
+
     struct HostCopies {
         explicit HostCopies(Cpu&) {}
         void add(void* to, const void* from, size_t bytes) {

@@ -2,6 +2,7 @@
 #include "llmc/cuda/cuda_device.h"
 #include <algorithm>
 #include <cstring>
+#include "llmc/base/host_limits.h"                // free_host_memory, locked_memory_limit
 #include "llmc/cuda/attention/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/cublaslt.h"                   // CublasLt
 #include "llmc/cuda/cuda_profile.h"               // nvtx_ranges
@@ -126,7 +127,18 @@ void Cuda::release(void* data, size_t bytes) {
 
 void* Cuda::allocate_pinned(size_t bytes) {
     void* data = nullptr;
-    cuda_check(cudaMallocHost(&data, bytes > 0 ? bytes : 1), "pinning %zu bytes of host memory", bytes);
+    const cudaError_t status = cudaMallocHost(&data, bytes > 0 ? bytes : 1);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        // NVIDIA's driver on Linux pins without regard to `ulimit -l`; others need not.
+        const size_t locked = locked_memory_limit();
+        const std::string limit =
+            locked > 0 && locked < bytes ? format(", and `ulimit -l` is %zu KiB: raise it", locked >> 10) : "";
+        throw Error(kExitUsage,
+                    format("out of pinned host memory: %.1f MiB asked for, %.1f MiB of the host's are free%s",
+                           double(bytes) / (1 << 20), double(free_host_memory()) / (1 << 20), limit.c_str()));
+    }
+    cuda_check(status, "pinning %zu bytes of host memory", bytes);
     return data;
 }
 
@@ -200,6 +212,33 @@ void Cuda::HostCopies::turn() {
     for (const Copy& copy : copies_[turn_])
         std::memcpy(copy.to, static_cast<const char*>(pinned_.buffer(turn_)) + copy.at, copy.bytes);
     copies_[turn_].clear();
+}
+
+Cuda::SlotCopies::SlotCopies(Cuda& cuda, size_t num_slots) : cuda_(cuda), slots_(num_slots) {
+    for (cudaStream_t* stream : {&in_, &out_})
+        cuda_check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "creating a stream for copies on GPU %d",
+                   cuda.ordinal);
+    for (Slot& slot : slots_)
+        for (cudaEvent_t* event : {&slot.filled, &slot.used, &slot.emptied})
+            cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "creating an event");
+    cuda.synchronize();  // the slots are new, and allocate() fills memory in the device's stream
+}
+
+Cuda::SlotCopies::~SlotCopies() {
+    // Throws nothing, as ~Cuda. The device's stream first, because the others wait for it.
+    for (cudaStream_t stream : {cuda_.stream, out_, in_}) cudaStreamSynchronize(stream);
+    for (const Slot& slot : slots_)
+        for (cudaEvent_t event : {slot.filled, slot.used, slot.emptied}) cudaEventDestroy(event);
+    for (cudaStream_t stream : {in_, out_}) cudaStreamDestroy(stream);
+}
+
+void Cuda::SlotCopies::await(size_t slot) {
+    const OpScope op(cuda_, "wait_for_copies");
+    wait(slots_[slot].filled, cuda_.stream);
+}
+
+void Cuda::SlotCopies::finish() {
+    cuda_check(cudaStreamSynchronize(out_), "waiting for copies from GPU %d to the host", cuda_.ordinal);
 }
 
 void PinnedPair::wait(int turn) { cuda_check(cudaEventSynchronize(events_[turn]), "waiting for the GPU"); }

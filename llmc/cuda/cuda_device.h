@@ -122,6 +122,13 @@ struct Cuda {
     template <class T>
     struct ToHost;
     class HostCopies;
+    class SlotCopies;
+    // Pinned memory for an Arena.
+    struct HostMemory {
+        Cuda& cuda;
+        void* allocate(size_t bytes) { return cuda.allocate_pinned(bytes); }
+        void release(void* data, size_t) { cuda.release_pinned(data); }
+    };
 
 private:
     std::unique_ptr<OpObserver> ranges_;  // NVTX, if a profiler is attached; else null
@@ -225,6 +232,56 @@ private:
     size_t used_bytes_ = 0;        // of it
 
     void turn();
+};
+
+// Copies between pinned host memory and slots of the device's memory, in a stream for each direction, so that both and
+// the device's stream work at once. A slot is filled, used and emptied, again and again; the host waits for nothing.
+class Cuda::SlotCopies {
+public:
+    SlotCopies(Cuda& cuda, size_t num_slots);
+    ~SlotCopies();
+    SlotCopies(const SlotCopies&) = delete;
+
+    // Calls copies(copy), which calls copy(to, from, bytes) for all that goes into the slot, once the slot is empty.
+    template <class Copies>
+    void fill(size_t slot, Copies&& copies) {
+        wait(slots_[slot].emptied, in_);
+        copies([this](void* to, const void* from, size_t bytes) {
+            cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, in_), "copying %zu bytes to the GPU",
+                       bytes);
+        });
+        record(slots_[slot].filled, in_);
+    }
+    // Work that is enqueued in the device's stream from here on sees what the slot was filled with.
+    void await(size_t slot);
+    // The same as fill() for what goes out, once the work that is enqueued in the device's stream so far is done.
+    template <class Copies>
+    void empty(size_t slot, Copies&& copies) {
+        record(slots_[slot].used, cuda_.stream);
+        wait(slots_[slot].used, out_);
+        copies([this](void* to, const void* from, size_t bytes) {
+            cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, out_), "copying %zu bytes to the host",
+                       bytes);
+        });
+        record(slots_[slot].emptied, out_);
+    }
+    // The host waits until all that goes out is out.
+    void finish();
+
+private:
+    struct Slot {
+        cudaEvent_t filled, used, emptied;
+    };
+    Cuda& cuda_;
+    cudaStream_t in_ = nullptr, out_ = nullptr;
+    std::vector<Slot> slots_;
+
+    static void record(cudaEvent_t event, cudaStream_t stream) {
+        cuda_check(cudaEventRecord(event, stream), "recording an event");
+    }
+    static void wait(cudaEvent_t event, cudaStream_t stream) {
+        cuda_check(cudaStreamWaitEvent(stream, event, 0), "making a stream wait");
+    }
 };
 
 // Called around a training step: GEMMs that are new in it may be timed (cublaslt.h).

@@ -1,6 +1,7 @@
 /*
 The optimizer of one rank. For the pieces that this rank owns (sharding.h) it holds the state, and master weights if the
-weights are not fp32 and the config asks for them. It updates each piece by the rule of its group (update_rules.h):
+weights are not fp32 and the config asks for them; in the device's memory, or in the host's (offload.h). It updates each
+piece by the rule of its group (update_rules.h):
 
   Optimizer<Device, T> optimizer(device, list, plan, rank, config);
   optimizer.set_masters(i, values);                          from the float values of parameter i
@@ -9,6 +10,7 @@ weights are not fp32 and the config asks for them. It updates each piece by the 
 */
 #pragma once
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <vector>
 #include "llmc/base/dtype.h"          // DType
@@ -16,6 +18,7 @@ weights are not fp32 and the config asks for them. It updates each piece by the 
 #include "llmc/model/parameters.h"    // ParameterList, Buffer
 #include "llmc/ops/ops.h"             // Ops
 #include "llmc/ops/step_scalars.h"    // StepScalars
+#include "llmc/optim/offload.h"       // OffloadedState
 #include "llmc/optim/sharding.h"      // ShardingPlan, ShardPiece, whole_plan
 #include "llmc/optim/state_layout.h"  // StateLayout, StateRange
 #include "llmc/optim/update_rules.h"  // UpdateRules
@@ -45,9 +48,15 @@ public:
           op(ops<T>(device)),
           layout_(list, plan, rank, config),
           arena_(device, "optimizer", layout_.memory_bytes(sizeof(T))) {
-        for (size_t k = 0; k < kMostStateTensors; k++)
-            state_[k] = reinterpret_cast<char*>(zeros(layout_.sizes[k] / int64_t(sizeof(float))));
-        if (has_masters()) master_weights_ = zeros(layout_.num_elements);
+        if (layout_.is_offloaded) {
+            offloaded_.emplace(device, layout_, sizeof(T), arena_);
+            for (size_t k = 0; k < kMostStateTensors; k++) state_[k] = offloaded_->host(k);
+            master_weights_ = reinterpret_cast<float*>(offloaded_->host(StateLayout::kMasters));
+        } else {
+            for (size_t k = 0; k < kMostStateTensors; k++)
+                state_[k] = reinterpret_cast<char*>(zeros(layout_.sizes[k] / int64_t(sizeof(float))));
+            if (has_masters()) master_weights_ = zeros(layout_.num_elements);
+        }
         for (size_t rule = 0; rule < UpdateRules::size; rule++)
             for (const size_t bytes : layout_.scratch_bytes(rule, sizeof(T)))
                 scratch_[rule].push_back(arena_.take<char>(int64_t(bytes)));
@@ -61,8 +70,14 @@ public:
         return update_rule(config.rule(parameter(piece).group).name);
     }
 
-    // For a piece of pieces(), in device memory: its elements of one of its rule's state tensors, and its master
-    // weights (null if there are none).
+    // Whether state and master weights lie in host memory; if so, before it is read, wait until it is whole.
+    bool is_offloaded() const { return layout_.is_offloaded; }
+    void finish_copies() const {
+        if (offloaded_) offloaded_->finish();
+    }
+
+    // For a piece of pieces(), in device memory unless is_offloaded(): its elements of one of its rule's state tensors,
+    // and its master weights (null if there are none).
     void* state_data(size_t tensor, size_t piece) const { return state_[tensor] + layout_.offsets[piece][tensor]; }
     DType state_dtype(size_t tensor, const ShardPiece& piece) const { return rule(piece).state_dtype(tensor, config); }
     float* state(size_t tensor, size_t piece) const {  // only if it is fp32
@@ -86,35 +101,29 @@ public:
     void set_masters(size_t parameter, const float* values) {
         if (has_masters())
             for (size_t i = 0; i < pieces().size(); i++)
-                if (const ShardPiece& piece = pieces()[i]; piece.parameter == parameter)
-                    copy_to_device(device, master_weights(i), values + piece.begin, piece.size());
+                if (const ShardPiece& piece = pieces()[i]; piece.parameter == parameter) {
+                    if (is_offloaded())
+                        std::copy_n(values + piece.begin, piece.size(), master_weights(i));
+                    else
+                        copy_to_device(device, master_weights(i), values + piece.begin, piece.size());
+                }
     }
 
-    // `scalars` as UpdateBatch::scalars.
+    // `scalars` as UpdateBatch::scalars. If the state is offloaded, from the last bucket to the first.
     void update(size_t bucket, Buffer<Device, T>& weights, const float* shard, const Rates& rates,
                 const StepScalars* scalars) {
-        const int64_t first = first_element(bucket);
-        for (const StateLayout::Batch& batch : layout_.batches[bucket]) {
-            batch_.clear();
-            for (const size_t i : batch.pieces) {
-                const int64_t at = parameter(pieces()[i]).offset + pieces()[i].begin;
-                batch_.push_back(updated_[i]);
-                batch_.back().weight = weights.data + at, batch_.back().gradient = shard + (at - first);
-            }
-            UpdateRules::template updates<Device, T>[batch.rule]({.device = device,
-                                                                  .op = op,
-                                                                  .pieces = batch_,
-                                                                  .rows = batch.rows,
-                                                                  .cols = batch.cols,
-                                                                  .scratch = scratch_[batch.rule],
-                                                                  .config = config,
-                                                                  .rates = rates,
-                                                                  .scalars = scalars});
+        for (size_t s = 0; s < layout_.stages.size(); s++) {
+            const StateLayout::Stage& stage = layout_.stages[s];
+            if (stage.bucket != bucket) continue;
+            if (offloaded_) offloaded_->begin(s);
+            for (size_t b = stage.first_batch; b < stage.end_batch; b++)
+                update(layout_.batches[bucket][b], first_element(bucket), weights, shard, rates, scalars);
+            if (offloaded_) offloaded_->end(s);
         }
     }
     void update(Buffer<Device, T>& weights, const Buffer<Device, float>& gradients, const Rates& rates,
                 const StepScalars* scalars) {
-        for (size_t bucket = 0; bucket < plan.buckets.size(); bucket++)
+        for (size_t bucket = plan.buckets.size(); bucket-- > 0;)
             update(bucket, weights, gradients.data + first_element(bucket), rates, scalars);
     }
 
@@ -133,6 +142,7 @@ public:
 private:
     const StateLayout layout_;
     Arena arena_;
+    std::optional<OffloadedState<Device>> offloaded_;
     char* state_[kMostStateTensors] = {};
     float* master_weights_ = nullptr;
     std::vector<char*> scratch_[UpdateRules::size];
@@ -143,6 +153,33 @@ private:
     int64_t first_element(size_t bucket) const {
         const Bucket& all = plan.buckets[bucket];
         return all.offset + rank % plan.shards * all.shard;
+    }
+
+    void update(const StateLayout::Batch& batch, int64_t first, Buffer<Device, T>& weights, const float* shard,
+                const Rates& rates, const StepScalars* scalars) {
+        batch_.clear();
+        for (const size_t i : batch.pieces) {
+            const int64_t at = parameter(pieces()[i]).offset + pieces()[i].begin;
+            batch_.push_back(updated_[i]);
+            batch_.back().weight = weights.data + at, batch_.back().gradient = shard + (at - first);
+            if (offloaded_) move_to_device(batch_.back());
+        }
+        UpdateRules::template updates<Device, T>[batch.rule]({.device = device,
+                                                              .op = op,
+                                                              .pieces = batch_,
+                                                              .rows = batch.rows,
+                                                              .cols = batch.cols,
+                                                              .scratch = scratch_[batch.rule],
+                                                              .config = config,
+                                                              .rates = rates,
+                                                              .scalars = scalars});
+    }
+    void move_to_device(UpdatePiece<T>& piece) const {
+        for (size_t k = 0; k < kMostStateTensors; k++)
+            if (piece.state[k]) piece.state[k] = offloaded_->on_device(k, piece.state[k]);
+        if (piece.master_weight)
+            piece.master_weight =
+                reinterpret_cast<float*>(offloaded_->on_device(StateLayout::kMasters, piece.master_weight));
     }
 
     float* zeros(int64_t n) {

@@ -13,6 +13,10 @@ numbers. A recipe (recipe.h) consists of these and of schedules.
 #include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
 #include "llmc/model/parameters.h"   // ParameterGroup
 
+// The elements of a stage in runs: 50 MB of two fp32 moments and master weights, 3 ms of PCIe 4.0, so that the start of
+// a copy does not matter and three of them fit beside any model.
+inline constexpr int64_t kStageElements = int64_t(1) << 22;
+
 // The update rule of one group of parameters. The defaults are GPT-2's.
 struct GroupRule {
     double learning_rate = 1;  // at the peak of the schedule
@@ -47,6 +51,9 @@ struct OptimizerConfig {
     // bf16 weights have fp32 master weights; false: they are rounded stochastically themselves (--memory lean).
     bool master_weights = true;
     uint64_t seed = 0;
+    // State and master weights lie in host memory, and a stage of up to this many elements at a time is copied to the
+    // device and back (offload.h); 0: they lie in the device's memory.
+    int64_t stage_elements = 0;
 
     GroupRule& rule(ParameterGroup group) { return groups[size_t(group)]; }
     const GroupRule& rule(ParameterGroup group) const { return groups[size_t(group)]; }

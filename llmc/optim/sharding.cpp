@@ -153,7 +153,8 @@ private:
             for (int64_t begin = 0, end; begin < p.size(); begin = end) {
                 const int64_t rank = (at + begin) / shard, shard_end = (rank + 1) * shard - at;
                 const int64_t rows = is_whole(i) ? p.matrix_rows[matrix++] : 0;
-                end = rows > 0 ? begin + rows * p.shape[1] : std::min(p.size(), shard_end);
+                const int64_t most = options_.piece_elements > 0 ? begin + options_.piece_elements : p.size();
+                end = rows > 0 ? begin + rows * p.shape[1] : std::min({p.size(), shard_end, most});
                 ensure(end <= shard_end);
                 ShardPiece piece{.parameter = i,
                                  .begin = begin,

@@ -45,6 +45,7 @@ struct ShardingOptions {
     int shards = 0;               // shards per bucket, a divisor of world_size; 0: world_size
     bool whole_matrices = false;  // for rules such as Muon; everything else is sharded by element
     int64_t bucket_elements = 0;  // by element: layers are combined up to this size; 0: depends on the number of ranks
+    int64_t piece_elements = 0;   // by element: no piece is larger; a multiple of kParameterAlignment; 0: no limit
 };
 
 // 32 MiB of gradients in fp32; beyond 8 ranks 4 MiB per rank, because a ring's latency grows with its ranks.

@@ -30,31 +30,54 @@ StateRange state_range(size_t tensor, const ShardPiece& piece, const Parameter& 
 }
 
 StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config)
-    : num_elements(plan.state_size[size_t(rank)]), batches(plan.buckets.size()), master_weights(config.master_weights) {
+    : num_elements(plan.state_size[size_t(rank)]),
+      batches(plan.buckets.size()),
+      is_offloaded(config.stage_elements > 0),
+      master_weights(config.master_weights) {
     std::vector<size_t> rule_of_group;
     for (const GroupRule& group : config.groups) rule_of_group.push_back(update_rule_index(group.name));
     const auto rules = UpdateRules::values();
     const std::vector<ShardPiece>& pieces = plan.pieces[size_t(rank)];
-    std::vector<std::map<std::tuple<size_t, int64_t, int64_t>, std::vector<Batch>>> alike(batches.size());
+    std::vector<std::map<std::tuple<size_t, int64_t, int64_t>, std::vector<Batch>>> alike;  // of each stage
+    const auto extent = [&](int64_t elements) {
+        std::array<int64_t, kMasters + 1> bytes;
+        std::copy(sizes.begin(), sizes.end(), bytes.begin());
+        bytes[kMasters] = elements * int64_t(sizeof(float));
+        return bytes;
+    };
+    int64_t stage_begin = 0;
     for (size_t i = 0; i < pieces.size(); i++) {
         const ShardPiece& piece = pieces[i];
         const size_t index = rule_of_group[size_t(list.parameters[piece.parameter].group)];
         const UpdateRule& rule = *rules[index];
         ensure(rule.state.size() <= kMostStateTensors && piece.is_matrix() == rule.whole_matrices);
+        const int64_t end = piece.state_offset + aligned_elements(piece.size());
+        if (stages.empty() || stages.back().bucket != piece.bucket ||
+            (is_offloaded && end - stage_begin > config.stage_elements)) {
+            stage_begin = piece.state_offset;
+            stages.push_back({piece.bucket, 0, 0, extent(stage_begin), {}});
+            alike.emplace_back();
+        }
 
         offsets.push_back(sizes);
         for (size_t k = 0; k < rule.state.size(); k++)
             sizes[k] += aligned_elements(rule.state_size(k, piece.size(), piece.rows, piece.cols, config)) *
                         int64_t(size_of(rule.state_dtype(k, config)));
+        stages.back().end = extent(end);
 
-        std::vector<Batch>& same = alike[piece.bucket][{index, piece.rows, piece.cols}];
+        std::vector<Batch>& same = alike.back()[{index, piece.rows, piece.cols}];
         if (same.empty() || piece.size() > rule.batch_elements / int64_t(same.back().pieces.size() + 1))
             same.push_back({index, piece.rows, piece.cols, {}});
         same.back().pieces.push_back(i);
     }
-    for (size_t b = 0; b < batches.size(); b++)
-        for (auto& [kind, same] : alike[b])
-            for (Batch& batch : same) batches[b].push_back(std::move(batch));
+    for (size_t s = 0; s < stages.size(); s++) {
+        std::vector<Batch>& of_bucket = batches[stages[s].bucket];
+        stages[s].first_batch = of_bucket.size();
+        for (auto& [kind, same] : alike[s])
+            for (Batch& batch : same) of_bucket.push_back(std::move(batch));
+        stages[s].end_batch = of_bucket.size();
+    }
+    std::stable_sort(stages.begin(), stages.end(), [](const Stage& a, const Stage& b) { return a.bucket > b.bucket; });
 }
 
 std::vector<size_t> StateLayout::scratch_bytes(size_t rule, size_t weight_size) const {
@@ -73,12 +96,30 @@ std::vector<size_t> StateLayout::scratch_bytes(size_t rule, size_t weight_size) 
 }
 
 size_t StateLayout::master_bytes(size_t weight_size) const {
-    return weight_size < sizeof(float) && master_weights ? aligned(size_t(num_elements) * sizeof(float)) : 0;
+    return has_masters(weight_size) ? aligned(size_t(num_elements) * sizeof(float)) : 0;
+}
+
+size_t StateLayout::whole_bytes(size_t weight_size) const {
+    size_t sum = master_bytes(weight_size);
+    for (const int64_t bytes : sizes) sum += aligned(size_t(bytes));
+    return sum;
+}
+
+size_t StateLayout::slot_bytes(size_t weight_size) const {
+    size_t sum = 0;
+    for (size_t k = 0; k < num_tensors(weight_size); k++) sum += aligned(size_t(most_bytes(k)));
+    return sum;
+}
+
+size_t StateLayout::copied_bytes(size_t weight_size) const {
+    size_t sum = 0;
+    for (const Stage& stage : stages)
+        for (size_t k = 0; k < num_tensors(weight_size); k++) sum += size_t(stage.size(k));
+    return sum;
 }
 
 size_t StateLayout::memory_bytes(size_t weight_size) const {
-    size_t sum = master_bytes(weight_size);
-    for (const int64_t bytes : sizes) sum += aligned(size_t(bytes));
+    size_t sum = is_offloaded ? num_slots() * slot_bytes(weight_size) : whole_bytes(weight_size);
     for (size_t rule = 0; rule < UpdateRules::size; rule++) sum += aligned_sum(scratch_bytes(rule, weight_size));
     return sum;
 }

@@ -29,6 +29,7 @@
 #include "llmc/base/check.h"
 #include "llmc/base/fp8.h"
 #include "llmc/base/head_rows.h"
+#include "llmc/base/host_limits.h"
 #include "llmc/base/profile.h"
 #include "llmc/base/rng.h"
 #include "llmc/comm/comm.h"

@@ -15,6 +15,20 @@ std::string MemoryPlan::table(size_t available_bytes) const {
     if (taken_bytes > 0) free += format(", after %.1f taken by NCCL", double(taken_bytes) / (1 << 20));
     if (available_bytes > 0 && total_bytes() > available_bytes) free += ": it does not fit";
     text += row("total", total_bytes(), free);
+    std::string host = "pinned, for the optimizer's state";
+    if (free_host_bytes > 0) host += format(", of %.1f that are free", double(free_host_bytes) / (1 << 20));
+    if (free_host_bytes > 0 && host_bytes > free_host_bytes) host += ": it does not fit";
+    if (host_bytes > 0) text += row("host", host_bytes, host);
     text.pop_back();
     return text;
+}
+
+void check_host_fits(size_t bytes_of_each, int ranks, size_t free_bytes) {
+    const double mib = 1 << 20, needed = double(bytes_of_each) * ranks;
+    if (free_bytes == 0 || needed <= double(free_bytes)) return;
+    throw Error(
+        kExitUsage,
+        format("out of host memory: --offload optimizer pins %.0f MiB on this host, %.0f for each of its ranks, "
+               "and %.0f are free: take more hosts, --moments bf16 or --offload none",
+               needed / mib, double(bytes_of_each) / mib, double(free_bytes) / mib));
 }

@@ -21,6 +21,8 @@ struct MemoryPlan {
     };
     std::vector<Line> lines;
     size_t taken_bytes = 0;  // used by NCCL beforehand: neither in the total nor in the free memory
+    // Pinned memory of the host for the optimizer's state, not in the total; free_host_bytes: what a rank may take.
+    size_t host_bytes = 0, free_host_bytes = 0;
 
     size_t total_bytes() const {
         size_t sum = 0;
@@ -31,13 +33,16 @@ struct MemoryPlan {
     std::string table(size_t available_bytes) const;
 };
 
+// Throws an Error unless the state of all `ranks` of this host fits into `free_bytes` of its memory (0: not known).
+void check_host_fits(size_t bytes_of_each, int ranks, size_t free_bytes);
+
 // The memory of a run with T = float or bf16 on one rank. policy.head_rows must be set. `optimizer_bytes`: that rank's,
 // with those of `master_bytes`; `gradient_bytes`: of all gradient buffers; `workspace_bytes`: of the device's ops;
-// `sample_bytes`: a sample's KV cache.
+// `sample_bytes`: a sample's KV cache; `host_bytes`: of the optimizer's state, if it lies in host memory.
 template <class T>
 MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t gradient_bytes, int64_t B, int64_t T_,
                        ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0,
-                       size_t master_bytes = 0, bool bf16_sums = false) {
+                       size_t master_bytes = 0, bool bf16_sums = false, size_t host_bytes = 0) {
     const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
     const Activations<T> acts(shape, B, T_, policy);
@@ -58,8 +63,12 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     plan.lines.push_back({"weights", each(sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))), values(sizeof(T))});
     plan.lines.push_back(
         {"gradients", each(bf16_sums ? "bf16; some layers' fp32" : "fp32", gradient_bytes), gradient_bytes});
-    plan.lines.push_back({"optimizer", each("moments", optimizer_bytes - master_bytes), optimizer_bytes});
-    plan.lines.back().note += master_bytes > 0 ? each("; master weights", master_bytes) : "";
+    plan.lines.push_back({"optimizer", "the stages of the update, three at a time", optimizer_bytes});
+    if (host_bytes == 0) {
+        plan.lines.back().note = each("moments", optimizer_bytes - master_bytes);
+        plan.lines.back().note += master_bytes > 0 ? each("; master weights", master_bytes) : "";
+    }
+    plan.host_bytes = host_bytes;
     const size_t layers = size_t(recomputed) * layer(true) + size_t(shape.num_layers - recomputed) * layer(false);
     plan.lines.push_back({"activations", "", layers});
     plan.lines.back().note =

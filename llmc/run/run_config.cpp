@@ -414,7 +414,8 @@ ShardingOptions sharding_options(const RunFlags& flags, int world_size) {
     return {.world_size = world_size,
             .shards = flags.shard_ranks > 0 ? std::min(flags.shard_ranks, world_size) : 0,
             .whole_matrices = shards_whole_matrices(flags.chosen_recipe().rules),
-            .bucket_elements = (flags.bucket_mb << 20) / int64_t(sizeof(float))};
+            .bucket_elements = (flags.bucket_mb << 20) / int64_t(sizeof(float)),
+            .piece_elements = flags.stage_elements()};
 }
 
 StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size) {

@@ -287,6 +287,10 @@ std::vector<Field> RunFlags::fields() {
                   "lean: no master, the weight itself is rounded stochastically, bf16 moments, and gradients summed as "
                   "with --zero-stage 2 and kept in bf16 (fp32 with --grad-sum tree)"}
                 .one_of({"full", "lean"}),
+            Field{"machine", "offload", &offload,
+                  "optimizer: moments and master weights lie in pinned host memory and are copied to the GPU and back "
+                  "around the update, beside it; the same bits, for the time that PCIe takes"}
+                .one_of({"none", "optimizer"}),
             Field{
                 "machine", "attention", &attention,
                 "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
@@ -474,6 +478,10 @@ void RunFlags::validate() const {
                 "--shard-ranks out");
         require(!lean(),
                 "--islands average fp32 master weights, which --memory lean does not have: leave one of them out");
+        require(
+            offload == "none",
+            "--islands: an outer step reads and writes master weights in the device's memory; leave --offload %s out",
+            offload.c_str());
         require(zero_stage == 1, "--islands: an island shards the optimizer's state alone; leave --zero-stage 2 out");
         require(schedule_by != "time",
                 "--islands: each has a clock of its own, which schedules cannot follow: give --steps, or schedule-by = "
@@ -549,6 +557,7 @@ Recipe RunFlags::chosen_recipe() const {
     muon.newton_schulz = muon_coefficients == "quintic" ? NewtonSchulzOptions::quintic(muon_iterations)
                                                         : NewtonSchulzOptions::polar_express(muon_iterations);
     r.rules.bf16_moments = moments == "bf16" || lean(), r.rules.master_weights = !lean(), r.rules.seed = uint64_t(seed);
+    r.rules.stage_elements = stage_elements();
     return r;
 }
 

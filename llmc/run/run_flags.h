@@ -82,7 +82,7 @@ struct RunFlags {
     double temperature = 0.8, top_p = 1;
 
     std::string out_dir = "run/default", resume, init_from, device = "auto", dtype = "auto", recompute = "none",
-                memory = "full", attention = "auto", tune_matmul, peak_flops = "auto", fp8_scaling = "current";
+                memory = "full", offload = "none", attention = "auto", tune_matmul, peak_flops = "auto", fp8_scaling = "current";
     bool deterministic = true, cuda_graph = false, dry_run = false;
     int threads = 0;
     int64_t fp8_amax_history = 1024;
@@ -136,6 +136,8 @@ struct RunFlags {
     // The recipe with the flags' changes.
     Recipe chosen_recipe() const;
     Recomputation recomputation() const;
+    // OptimizerConfig::stage_elements.
+    int64_t stage_elements() const { return offload == "optimizer" ? kStageElements : 0; }
     bool fp8() const { return dtype == "fp8"; }
     bool lean() const { return memory == "lean"; }
     // A tree has the same bits at any number of ranks only if its sums are not rounded.

@@ -60,6 +60,7 @@ void each_loaded(const Gpt<Device, T>& model, const ShardedState<Device, T>& sta
                         .end = piece.end,
                         .parameter = piece.parameter,
                         .data = data,
+                        .on_host = optimizer.is_offloaded() && optimizer.has_masters(),
                         .of_all = true});
     }
     if (!has_state) return;
@@ -101,7 +102,12 @@ void store_part(Gpt<Device, T>& model, const StatePart& part, int64_t at, const 
     if (part.dtype == DType::bf16) {  // moments: rounded to nearest if they were saved in fp32, else unchanged
         std::vector<bf16> rounded(static_cast<size_t>(n));
         std::transform(values, values + n, rounded.begin(), [](float value) { return to_bf16(value); });
-        return copy_to_device(model.device, static_cast<bf16*>(part.data) + at, rounded.data(), n);
+        bf16* const to = static_cast<bf16*>(part.data) + at;
+        if (part.on_host)
+            std::copy(rounded.begin(), rounded.end(), to);
+        else
+            copy_to_device(model.device, to, rounded.data(), n);
+        return;
     }
     if (!part.data)
         ensure(part.is_weight());  // without master weights

@@ -9,6 +9,7 @@ with the least memory decides. If --batch-size differs between ranks, each must 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
+#include "llmc/base/host_limits.h"    // free_host_memory
 #include "llmc/comm/comm.h"           // Comm
 #include "llmc/model/kv_cache.h"      // KvCache
 #include "llmc/model/parameters.h"    // ParameterList
@@ -35,6 +36,7 @@ public:
           parameters_(parameters),
           sharding_(sharding),
           seq_len_(flags.seq_len(parameters.model)),
+          ranks_here_(world.group ? world.group->world_size : world.place().processes),
           comm_bytes_(comm.taken_bytes()) {
         const GptShape& shape = parameters.model;
         if (makes_samples)
@@ -42,20 +44,22 @@ public:
                 shape, layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len), 1, seq_len_, seq_len_);
         const StateLayout layout(parameters, sharding, world.together().rank, flags.chosen_recipe().rules);
         struct Memory {
-            size_t available, limit, optimizer, master_weights, update_workspace;
+            size_t available, limit, optimizer, master_weights, update_workspace, host;
         } all{free_memory(device),
-              memory_limit(device, world.group ? world.group->world_size : world.place().processes),
-              layout.memory_bytes(sizeof(T)), layout.master_bytes(sizeof(T)),
-              flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0};
-        own_limit_ = all.limit;
+              memory_limit(device, ranks_here_),
+              layout.memory_bytes(sizeof(T)),
+              layout.master_bytes(sizeof(T)),
+              flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0,
+              layout.host_bytes(sizeof(T))};
+        own_limit_ = all.limit, own_host_bytes_ = all.host;
         all = world.ranks.joined_value(all, "its free memory", [](const Memory& a, const Memory& b) {
             return Memory{std::min(a.available, b.available), std::min(a.limit, b.limit),
                           std::max(a.optimizer, b.optimizer), std::max(a.master_weights, b.master_weights),
-                          std::max(a.update_workspace, b.update_workspace)};
+                          std::max(a.update_workspace, b.update_workspace), std::max(a.host, b.host)};
         });
         available_ = all.available, limit_ = all.limit, optimizer_bytes_ = all.optimizer,
         master_bytes_ = all.master_weights;
-        update_workspace_bytes_ = all.update_workspace;
+        update_workspace_bytes_ = all.update_workspace, host_bytes_ = all.host;
     }
 
     // The most bytes that a rank may use; 0: not known.
@@ -71,6 +75,8 @@ public:
     int64_t head_rows(const RunConfig& config) const { return head_plan(config.step, kLeastHeadRows).head_rows; }
     // Throws an Error with advice if the run does not fit.
     void check(const RunConfig& config) const {
+        if (Device::kAsynchronous && own_host_bytes_ > 0)
+            check_host_fits(own_host_bytes_, ranks_here_, free_host_bytes_);
         const size_t limit = are_equal(config.shares) ? limit_ : own_limit_;
         check_fits(config.step.B, config.step.recompute, limit, [&](int64_t batch_size, Recomputation recompute) {
             StepConfig other = config.step;
@@ -92,7 +98,10 @@ private:
     ParameterList parameters_;
     ShardingPlan sharding_;
     int64_t seq_len_;
+    int ranks_here_;  // on this host
     size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0, master_bytes_ = 0, update_workspace_bytes_ = 0;
+    size_t host_bytes_ = 0, own_host_bytes_ = 0;  // of the host: the largest of all ranks, this rank's
+    size_t free_host_bytes_ = free_host_memory();
     size_t available_ = 0;  // 0: not known
     size_t limit_ = 0;      // available_, or on a CPU, where that is not known, this rank's share of the host's memory
     size_t own_limit_ = 0;  // this rank's limit; limit_ is the smallest of all ranks
@@ -108,7 +117,12 @@ private:
             most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
                 MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, gradients, step.B, seq_len_,
                                                  {step.recompute, flags_.fp8(), head_rows, flags_.amax_history()}, ops,
-                                                 sample_bytes_, master_bytes_, step.bf16_sums);
+                                                 sample_bytes_, master_bytes_, step.bf16_sums, host_bytes_);
+                plan.free_host_bytes = free_host_bytes_ / size_t(ranks_here_);
+                if (!Device::kAsynchronous && host_bytes_ > 0) {  // the same memory
+                    plan.lines.push_back({"offloaded", "the optimizer's state", host_bytes_});
+                    plan.host_bytes = 0;
+                }
                 // On a GPU it is the host's memory, and in no plan.
                 if (flags_.islands_of_run() > 0 && !Device::kAsynchronous)
                     plan.lines.push_back({"outer step", "reference, momentum, what islands exchange", outer_bytes()});

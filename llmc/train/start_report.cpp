@@ -101,6 +101,8 @@ void StartReport::print(const std::string& ranks, const std::string& placement) 
     if (config.step.graph)
         if (const std::string why = why_no_graph(config.step, on_gpu); !why.empty())
             say(format("--cuda-graph: without one: %s\n", why.c_str()));
+    if (flags.stage_elements() > 0 && !on_gpu)
+        say("--offload optimizer: saves nothing on a CPU, whose memory is the host's\n");
     const std::string length = config.by_time()
                                    ? format("%g s, of which schedules are %ld steps", flags.time_budget_s, config.steps)
                                    : format("%ld steps", config.steps);

@@ -231,6 +231,16 @@ TEST_CASE("the memory of a host is what its control groups leave of it", "[file]
     put("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "2048001\n");
     CHECK(host_memory_bytes(root.path) == 2048001);
     CHECK(host_memory_bytes() > 0);  // of this one
+
+    // What may be pinned has no swap.
+    CHECK(free_host_memory(root.path) == 2048000);
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "9223372036854771712\n");
+    put("proc/meminfo", "MemTotal:       16000 kB\nMemAvailable: 1500 kB\nSwapTotal:       1000 kB\n");
+    CHECK(free_host_memory(root.path) == 1500 * 1024);
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "1024000\n");
+    CHECK(free_host_memory(root.path) == 1024000);
+    CHECK((free_host_memory() > 0 && free_host_memory() <= host_memory_bytes()));
 }
 
 TEST_CASE("the cores of a host are what its control groups, its launcher and other ranks leave of it", "[file]") {

@@ -150,7 +150,9 @@ std::map<std::string, Floats> trained_family(const Recipe& recipe, int world_siz
         return float(std::sin(double(k) * (1 + double(i)) + double(step)));
     };
     const bool whole = shards_whole_matrices(recipe.rules);
-    const ShardingPlan plan = world_size > 0 ? plan_sharding(list, {.world_size = world_size, .whole_matrices = whole})
+    const ShardingPlan plan = world_size > 0 ? plan_sharding(list, {.world_size = world_size,
+                                                                    .whole_matrices = whole,
+                                                                    .piece_elements = recipe.rules.stage_elements})
                                              : whole_plan(list, whole);
     list.place(plan.offsets, plan.buffer_size);
     ParameterList one_block({1, 1, 1, 1, 1});
@@ -197,7 +199,8 @@ std::map<std::string, Floats> trained_family(const Recipe& recipe, int world_siz
 
 }  // namespace
 
-TEST_CASE("weights and state of all groups have the same bits on any number of ranks", "[optimizer]") {
+TEST_CASE("weights and state of all groups have the same bits on any number of ranks, offloaded or not",
+          "[optimizer]") {
     std::vector<std::pair<std::string, std::string>> cases;
     for (const std::string& name : recipe_names()) cases.push_back({name, "muon"});
     for (const UpdateRule* rule : UpdateRules::values()) cases.push_back({"gpt2", rule->name});
@@ -216,6 +219,13 @@ TEST_CASE("weights and state of all groups have the same bits on any number of r
                       << " ranks");
             CHECK((trained_family(recipe, world_size, 6) == alone));
         }
+        // In many stages, then in few: 64 elements are a piece for each of most parameters.
+        for (const int64_t stage_elements : {64, 1024, 1 << 20})
+            for (const int world_size : {0, 1, 2, 4}) {
+                INFO(name << ", " << optimizer << " on " << world_size << " ranks, stages of " << stage_elements);
+                recipe.rules.stage_elements = stage_elements;
+                CHECK((trained_family(recipe, world_size, 6) == alone));
+            }
     }
 }
 

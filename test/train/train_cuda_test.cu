@@ -204,7 +204,44 @@ TEST_CASE("what does not fit a GPU is said before the start, with what would", "
                    command_of(runs.flags("fits", with(with(kCuda, one_step), {{"batch-size", std::to_string(B)}}))));
     };
     CHECK(contains(dry(largest).out, "  total "));
+    // A GPU as large as this model, and no host is.
+    const FlagMap huge = with(kCuda, {{"offload", "optimizer"},
+                                      {"num-layers", "400"},
+                                      {"channels", "16384"},
+                                      {"num-heads", "128"},
+                                      {"total-batch-size", "0"}});
+    const std::string large = "ANVIL_EMULATOR_MEMORY_MIB=100000000 ";
+    const Finished no_host = run(large + command_of(runs.flags("huge", huge)));
+    CHECK(no_host.exit_code == 2);
+    CHECK(contains(no_host.err, "error: out of host memory: --offload optimizer pins "));
+    CHECK(contains(no_host.err, " are free: take more hosts, --moments bf16 or --offload none\n"));
+    const Finished shown = run(large + command_of(runs.flags("huge", with(huge, {{"dry-run", "true"}}))));
+    must_succeed(shown);
+    CHECK(contains(shown.out, "  host "));
+    CHECK(contains(shown.out, "pinned, for the optimizer's state, of "));
+    CHECK(shown.out.ends_with(" that are free: it does not fit\n"));
 #endif
+}
+
+TEST_CASE("a run on a GPU has the same bits with offloaded state, after a resume with and without as well",
+          "[train][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    const FlagMap flags = with(kCuda, {{"optimizer", "muon"}, {"steps", "6"}, {"warmup-steps", "1"}});
+    const FlagMap offload = with(flags, {{"offload", "optimizer"}, {"checkpoint-every", "2"}, {"keep", "9"}});
+    must_succeed(run(command_of(runs.flags("whole", flags))));
+    must_succeed(run(command_of(runs.flags("parts", offload))));
+    must_succeed(run(command_of(runs.flags("graph", with(offload, {{"cuda-graph", "true"}})))));
+    for (const std::string name : {"parts", "graph"})
+        CHECK(difference(step_folder(runs.path(name), 6), step_folder(runs.path("whole"), 6)) == "");
+    must_succeed(run(command_of(
+        {{"resume", step_folder(runs.path("parts"), 2)}, {"out-dir", runs.path("without")}, {"offload", "none"}})));
+    must_succeed(run(command_of({{"resume", step_folder(runs.path("without"), 6)},
+                                 {"out-dir", runs.path("again")},
+                                 {"steps", "8"},
+                                 {"offload", "optimizer"}})));
+    CHECK(difference(step_folder(runs.path("without"), 6), step_folder(runs.path("whole"), 6)) == "");
+    must_succeed(run(command_of(runs.resume_flags("whole", {{"steps", "8"}}))));
+    CHECK(difference(step_folder(runs.path("again"), 8), step_folder(runs.path("whole"), 8)) == "");
 }
 
 // The CPU's ops take them all; a GPU's are told before any memory is taken.

@@ -37,6 +37,7 @@ struct How {
     double dropout = 0;
     bool fake_nccl = false;
     bool lean = false;  // --memory lean, in sums of bf16
+    int64_t stage_elements = 0;  // > 0: offloaded
 };
 
 std::unique_ptr<Comm<Cuda>> comm_of(LocalGroup& group, LocalRanks& ranks, Cuda& cuda, const How& how) {
@@ -63,7 +64,8 @@ Trained train(const TinyRuns& runs, const How& how) {
         const ShardingPlan plan = plan_sharding(list, {.world_size = how.world_size,
                                                        .shards = how.shards,
                                                        .whole_matrices = how.muon,
-                                                       .bucket_elements = 1 << 15});  // several buckets
+                                                       .bucket_elements = 1 << 15,  // several buckets
+                                                       .piece_elements = how.stage_elements});
         list.place(plan.offsets, plan.buffer_size);
         const StepConfig step = {.B = kB,
                                  .T = kT,
@@ -81,6 +83,7 @@ Trained train(const TinyRuns& runs, const How& how) {
                            gradient_list(list, plan, gradient_layout(plan, step.shards_gradients())));
         OptimizerConfig rules = with_rule({}, how.muon ? "muon" : "adamw");
         rules.bf16_moments = how.lean, rules.master_weights = !how.lean;
+        rules.stage_elements = how.stage_elements;
         Optimizer<Cuda, T> optimizer(cuda, model.parameters, plan, rank, rules);
         model.initialize_weights(3, [&](size_t i, const float* values) { optimizer.set_masters(i, values); });
         DataLoader data({.pattern = runs.path("data/train_*.bin"),
@@ -102,9 +105,14 @@ Trained train(const TinyRuns& runs, const How& how) {
             if (!how.ahead || stepper.under_way() == stepper.kMostUnderWay) finish();
         }
         while (stepper.under_way() > 0) finish();
-        const auto add = [&](const std::string& name, int64_t begin, int64_t size, const auto* from) {
+        optimizer.finish_copies();
+        const auto add = [&](const std::string& name, int64_t begin, int64_t size, const auto* from,
+                             bool is_on_host = false) {
             std::vector<std::remove_const_t<std::remove_pointer_t<decltype(from)>>> host(static_cast<size_t>(size));
-            copy_to_host(cuda, host.data(), from, size);
+            if (is_on_host)
+                std::copy_n(from, size, host.data());
+            else
+                copy_to_host(cuda, host.data(), from, size);
             std::vector<float>& to = all.tensors[name];
             to.resize(std::max(to.size(), size_t(begin + size)));
             for (int64_t i = 0; i < size; i++) to[size_t(begin + i)] = to_float(host[size_t(i)]);
@@ -116,9 +124,11 @@ Trained train(const TinyRuns& runs, const How& how) {
             const ShardPiece& piece = optimizer.pieces()[i];
             const std::string& name = optimizer.parameter(piece).name;
             if (how.lean) continue;  // moments are in bf16, and there are no master weights
-            add("m." + name, piece.begin, piece.size(), optimizer.state(0, i));
-            if (!piece.is_matrix()) add("v." + name, piece.begin, piece.size(), optimizer.state(1, i));
-            if (optimizer.has_masters()) add("master." + name, piece.begin, piece.size(), optimizer.master_weights(i));
+            add("m." + name, piece.begin, piece.size(), optimizer.state(0, i), optimizer.is_offloaded());
+            if (!piece.is_matrix())
+                add("v." + name, piece.begin, piece.size(), optimizer.state(1, i), optimizer.is_offloaded());
+            if (optimizer.has_masters())
+                add("master." + name, piece.begin, piece.size(), optimizer.master_weights(i), optimizer.is_offloaded());
         }
     });
     return all;
@@ -194,6 +204,25 @@ TEST_CASE("communication that overlaps with work has the bits of communication t
     CHECK(difference(train<bf16>(runs, overlapped), want, 2) == "");
     emulator::options().lazy_streams = false;
 #endif
+}
+
+TEST_CASE("virtual ranks on a GPU whose state lies in host memory train to the bits of those with it on the GPU",
+          "[zero][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    for (const auto& [world_size, muon, zero_stage] :
+         {std::tuple{1, true, 1}, {2, false, 2}, {4, true, 2}, {2, true, 1}}) {
+        if (kWatched && world_size != 2) continue;
+        INFO(world_size << " ranks, muon " << muon << ", stage " << zero_stage);
+        How how{.world_size = world_size, .muon = muon, .ahead = true, .zero_stage = zero_stage, .layers = 3};
+        const Trained want = train<bf16>(runs, how);
+        how.stage_elements = 1 << 12;
+        CHECK(difference(train<bf16>(runs, how), want, world_size) == "");
+#ifdef ANVIL_EMULATED
+        emulator::options().lazy_streams = true;
+        CHECK(difference(train<bf16>(runs, how), want, world_size) == "");
+        emulator::options().lazy_streams = false;
+#endif
+    }
 }
 
 // Six layers in a bucket each: of four layers' gradients the first has its memory from the last.

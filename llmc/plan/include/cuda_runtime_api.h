@@ -6,10 +6,11 @@ calls it; included inside a namespace (llmc/plan/traced_step.cpp), whose file in
 #pragma once
 #include "llmc/plan/include/runtime_types.h"
 
-// Of the GPU that is described; `next_address` is where its next buffer lies.
+// Of the GPU that is described; `next_address` is where its next buffer lies. No address of the host is between.
+inline constexpr uintptr_t kFirstAddress = uintptr_t(1) << 44;
 struct DescribedDevice {
     cudaDeviceProp properties{};
-    uintptr_t next_address = uintptr_t(1) << 44;
+    uintptr_t next_address = kFirstAddress;
 };
 inline DescribedDevice& described_device() {
     static thread_local DescribedDevice device;
@@ -50,12 +51,16 @@ inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 inline cudaError_t cudaMalloc(void** data, size_t bytes) { return *data = next_address(bytes), cudaSuccess; }
 inline cudaError_t cudaFree(void*) { return cudaSuccess; }
-// The host does write into its own buffers.
+// The host does write into its own buffers, but not into an optimizer's state, for which it may be too small.
 inline cudaError_t cudaMallocHost(void** data, size_t bytes) {
-    *data = std::calloc(bytes, 1);
+    *data = bytes > size_t(1) << 26 ? next_address(bytes) : std::calloc(bytes, 1);
     return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-inline cudaError_t cudaFreeHost(void* data) { return std::free(data), cudaSuccess; }
+inline cudaError_t cudaFreeHost(void* data) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(data);
+    if (address < kFirstAddress || address >= described_device().next_address) std::free(data);
+    return cudaSuccess;
+}
 inline cudaError_t cudaMemcpyAsync(void*, const void*, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
     if (StepRecorder* recorder = StepRecorder::current()) {
         const bool on_device = kind == cudaMemcpyDeviceToDevice;

@@ -465,11 +465,13 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
         }
         case TracedWork::Kind::copy:
         case TracedWork::Kind::clear: {
-            // Between host and GPU: 25 GB/s of PCIe.
+            // Between host and GPU: 25 GB/s of PCIe for what goes one way, in the device's stream.
             const double rate = work.name == "copy_on_device" || work.kind == TracedWork::Kind::clear
                                     ? gpu.copy_bytes_per_s() * 0.95 * assumed.memory
-                                    : 25e9;
+                                : work.is_beside() ? gpu.host * 1e9 * assumed.wire
+                                                   : 25e9;
             const double seconds = work.cost.bytes / rate;
+            if (work.is_beside()) return {assumed.start_s + seconds, "PCIe", seconds, kWhyStart};
             return {assumed.start_s + seconds, seconds < assumed.start_s ? "latency" : "memory", seconds, kWhyStart};
         }
         case TracedWork::Kind::kernel:
@@ -488,7 +490,16 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         if (size_t(stream) >= clocks.size()) clocks.resize(size_t(stream) + 1, 0.);
         return clocks[size_t(stream)];
     };
-    std::map<int64_t, double> events;
+    int wire = -1;  // the stream of collectives
+    for (const TracedWork& work : trace.work) {
+        clock(work.stream);
+        if (work.stream != 0 && !work.is_beside()) wire = work.stream;
+    }
+    struct Event {
+        double at = 0;
+        int stream = 0;
+    };
+    std::map<int64_t, Event> events;
     bool has_graph = false;
     int64_t host_gemms = 0;
     double second_begin = 0, middle_begin = -1, middle_end = 0;
@@ -499,22 +510,24 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         if (i == trace.second_item) second_begin = clock(0);
         double& now = clock(item.stream);
         if (item.kind == TraceItem::Kind::record) {
-            events[item.index] = now;
+            events[item.index] = {now, item.stream};
             continue;
         }
         if (item.kind == TraceItem::Kind::wait) {
-            const double until = std::max(now, events[item.index]);
-            if (counts && item.stream == 0) result.exposed_s += last_times * (until - now);
+            const Event event = events[item.index];
+            const double until = std::max(now, event.at);
+            if (counts && item.stream == 0)
+                (event.stream == wire ? result.exposed_s : result.exposed_copies_s) += last_times * (until - now);
             now = until;
             continue;
         }
         const TracedWork& work = trace.work[size_t(item.index)];
         WorkTime time = time_of(work, gpu, assumed, world_size);
-        if (item.stream != 0 && !with_wire) time.seconds = 0;
+        if (item.stream == wire && !with_wire) time.seconds = 0;
         const double gap = item.stream == 0 ? (work.in_graph ? assumed.graph_gap_s : assumed.gap_s) : 0;
         // The part that runs beside a collective is slower.
-        if (item.stream == 0 && clocks.size() > 1) {
-            const double beside = std::clamp(clocks[1] - now, 0., time.seconds);
+        if (item.stream == 0 && wire > 0) {
+            const double beside = std::clamp(clock(wire) - now, 0., time.seconds);
             time.seconds += beside * (1 / assumed.contention - 1);
         }
         const double begin = now + gap;
@@ -526,10 +539,9 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         if (!work.in_graph && work.kind == TracedWork::Kind::gemm) host_gemms += int64_t(times);
         has_graph |= work.in_graph;
         result.slices.push_back({size_t(item.index), begin, time.seconds, time.bound, time.limit_s, time.why});
-        if (item.stream != 0) {
-            result.wire_s += times * time.seconds;
-            continue;
-        }
+        if (item.stream == wire) result.wire_s += times * time.seconds;
+        if (work.is_beside()) result.copies_s += times * time.seconds;
+        if (item.stream != 0) continue;
         result.busy_s += times * time.seconds, result.gaps_s += times * gap;
         if (work.micro_batch == 1) {
             if (middle_begin < 0) middle_begin = begin - gap;

@@ -14,6 +14,7 @@ Attention      a rate by head size and length: published ones of cuDNN and Flash
                FlashAttention-2 where there is only mma.sync; our backward pass on Hopper by its tiles
 A collective   NCCL's ring, or its tree: (W - 1) / W of all bytes, once or twice, and the latency of each hop, of which
                a ring has W - 1
+A copy         between the host and the GPU, in a stream of its own: its bytes at what PCIe has in each direction
 Between two    a gap; and the host needs time for each launch, which bounds small models; a CUDA graph is one launch.
 */
 #pragma once
@@ -69,7 +70,7 @@ std::string attention_kernel(const TracedWork& work);
 
 struct WorkTime {
     double seconds = 0;
-    const char* bound = "";  // "memory", "tensor cores", "FP32 units", "latency", "wire"
+    const char* bound = "";  // "memory", "tensor cores", "FP32 units", "latency", "wire", "PCIe"
     // limit_s: at the rate of a large copy, a large GEMM or the wire, whichever takes longest. why: what takes most of
     // the rest.
     double limit_s = 0;
@@ -96,11 +97,14 @@ struct StepTime {
     double gaps_s = 0;                                      // between these launches
     double exposed_s = 0;                                   // waiting for collectives
     double wire_s = 0;                                      // in collectives, hidden or not
+    double exposed_copies_s = 0;                            // waiting for copies from and to the host
+    double copies_s = 0;                                    // in these copies, hidden or not, of both directions
     double host_s = 0;                                      // the host's time to enqueue all of it
     int64_t launches = 0;                                   // per step, collectives included
     int64_t host_launches = 0;                              // by the host: all those of a graph are one
     double efficiency() const { return alone_s / step_s; }  // parallel: 1 if all communication is hidden
-    bool host_bound() const { return host_s > step_s - 1e-12 && host_s > busy_s + gaps_s + exposed_s; }
+    bool host_bound() const { return host_s > step_s - 1e-12 && host_s > busy_s + gaps_s + waited_s(); }
+    double waited_s() const { return exposed_s + exposed_copies_s; }
 
     // When each launch of the second recorded step begins, and how long it takes.
     struct Slice {

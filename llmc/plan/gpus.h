@@ -18,6 +18,9 @@ data sheet in the place of an A100's; the engine does not run there, and its FP8
   collective  GB/s of a collective inside a server: near 78 % of NVLink in one direction; without it what PCIe 4.0 or
               5.0 gives, on GeForces through host memory: assumed
   network     GB/s of a GPU to other servers: 90 % of a network card of 200 Gb/s or 400 Gb/s each
+  host        GB/s between a GPU and pinned host memory in each direction while the other is busy, too: of PCIe 4.0 with
+              16 lanes 18, because an A100 that gets 25 alone gets 24 out and 12 in (NVIDIA/nvbandwidth, issues 11 and
+              53), of 5.0 48 (47 to 51, issue 53). Assumed: each GPU has such a link, and the host's memory keeps up
   price       USD per hour, in the range that clouds asked for in 2025
 */
 #pragma once
@@ -38,7 +41,7 @@ struct Gpu {
     double sustained;
     double fp32_tflops;  // without tensor cores
     int threads_per_sm, blocks_per_sm, shared_kb;
-    double collective, network;
+    double collective, network, host;
     double usd_per_hour;
     const MeasuredRates* measured = nullptr;  // benchmarks of the card, which replace the model (calibration.h)
 
@@ -51,16 +54,16 @@ struct Gpu {
 };
 
 inline constexpr Gpu kGpus[] = {
-    {"A100", 80, 108, 80, 40, 2.039, 0.88, 312, 0, 0.869, 19.5, 2048, 32, 164, 235, 22.5, 1.8},
-    {"H100", 90, 132, 80, 50, 3.35, 0.9, 989, 1979, 0.803, 67, 2048, 32, 228, 350, 45, 3},
-    {"H200", 90, 132, 141, 50, 4.8, 0.896, 989, 1979, 0.803, 67, 2048, 32, 228, 350, 45, 3.5},
-    {"B200", 100, 148, 180, 126, 8, 0.9, 2250, 4500, 0.776, 75, 2048, 32, 228, 700, 45, 5.5},
-    {"4090", 89, 128, 24, 72, 1.008, 0.92, 165.2, 330.3, 1, 82.6, 1536, 24, 100, 10, 22.5, 0.5},
-    {"4070", 89, 46, 12, 36, 0.504, 0.92, 58.3, 116.6, 1, 29.1, 1536, 24, 100, 10, 22.5, 0.2},
-    {"5090", 120, 170, 32, 96, 1.792, 0.92, 209.5, 419, 1.1, 104.8, 1536, 24, 100, 20, 22.5, 0.7},
-    {"L40S", 89, 142, 48, 96, 0.864, 0.92, 362, 733, 0.64, 91.6, 1536, 24, 100, 15, 22.5, 1},
-    {"PRO 6000", 120, 188, 96, 128, 1.792, 0.92, 503.8, 1007.6, 0.86, 125, 1536, 24, 100, 30, 45, 1.8},
-    {"MI300X-like", 80, 304, 192, 256, 5.3, 0.8, 1307.4, 0, 0.511, 163.4, 2048, 32, 64, 320, 45, 2.5},
+    {"A100", 80, 108, 80, 40, 2.039, 0.88, 312, 0, 0.869, 19.5, 2048, 32, 164, 235, 22.5, 18, 1.8},
+    {"H100", 90, 132, 80, 50, 3.35, 0.9, 989, 1979, 0.803, 67, 2048, 32, 228, 350, 45, 48, 3},
+    {"H200", 90, 132, 141, 50, 4.8, 0.896, 989, 1979, 0.803, 67, 2048, 32, 228, 350, 45, 48, 3.5},
+    {"B200", 100, 148, 180, 126, 8, 0.9, 2250, 4500, 0.776, 75, 2048, 32, 228, 700, 45, 48, 5.5},
+    {"4090", 89, 128, 24, 72, 1.008, 0.92, 165.2, 330.3, 1, 82.6, 1536, 24, 100, 10, 22.5, 18, 0.5},
+    {"4070", 89, 46, 12, 36, 0.504, 0.92, 58.3, 116.6, 1, 29.1, 1536, 24, 100, 10, 22.5, 18, 0.2},
+    {"5090", 120, 170, 32, 96, 1.792, 0.92, 209.5, 419, 1.1, 104.8, 1536, 24, 100, 20, 22.5, 48, 0.7},
+    {"L40S", 89, 142, 48, 96, 0.864, 0.92, 362, 733, 0.64, 91.6, 1536, 24, 100, 15, 22.5, 18, 1},
+    {"PRO 6000", 120, 188, 96, 128, 1.792, 0.92, 503.8, 1007.6, 0.86, 125, 1536, 24, 100, 30, 45, 48, 1.8},
+    {"MI300X-like", 80, 304, 192, 256, 5.3, 0.8, 1307.4, 0, 0.511, 163.4, 2048, 32, 64, 320, 45, 48, 2.5},
 };
 inline constexpr int kGpusPerServer = 8;
 

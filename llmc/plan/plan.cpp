@@ -66,7 +66,7 @@ std::string fit_text(const RunPlan& plan) {
     const char* const forced = forced_head_rows() > 0 ? " (without ANVIL_HEAD_ROWS it may)" : "";
     return (plan.fits() ? "fits" : format("DOES NOT FIT, by %.1f MiB%s", missing / (1 << 20), forced)) +
            (plan.largest_batches[2] == 0
-                ? "; no --batch-size does: take more ranks, --zero-stage 2 or --memory lean"
+                ? "; no --batch-size does: take more ranks, --zero-stage 2, --memory lean or --offload optimizer"
                 : format("; the largest --batch-size that would: %ld, with --recompute norms %ld, with block %ld",
                          plan.largest_batches[0], plan.largest_batches[1], plan.largest_batches[2]));
 }
@@ -107,12 +107,16 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     list.place(plan.sharding.offsets, plan.sharding.buffer_size);
 
     plan.state_bytes = state_bytes(list, plan.sharding, rules, true);
-    size_t optimizer_bytes = 0, master_bytes = 0;
+    size_t optimizer_bytes = 0, master_bytes = 0, host_bytes = 0;
     int busiest = 0;
     for (int r = 0; r < world_size; r++) {
         const StateLayout layout(list, plan.sharding, r, rules);
         optimizer_bytes = std::max(optimizer_bytes, layout.memory_bytes(sizeof(bf16)));
         master_bytes = std::max(master_bytes, layout.master_bytes(sizeof(bf16)));
+        host_bytes = std::max(host_bytes, layout.host_bytes(sizeof(bf16)));
+        if (r < kGpusPerServer) plan.offloaded_bytes += double(layout.host_bytes(sizeof(bf16)));
+        if (layout.is_offloaded)
+            plan.copied_bytes = std::max(plan.copied_bytes, double(layout.copied_bytes(sizeof(bf16))));
         if (plan.sharding.newton_schulz_flops(r) > plan.sharding.newton_schulz_flops(busiest)) busiest = r;
     }
     TracedRun run{.parameters = list,
@@ -134,7 +138,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
             return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B, seq_len,
                                      {step.recompute, asked.fp8(), head_rows, asked.amax_history()}, ops, 0,
-                                     master_bytes, step.bf16_sums);
+                                     master_bytes, step.bf16_sums, host_bytes);
         });
     };
     const auto fits = [&](const StepConfig& step) {
@@ -244,6 +248,11 @@ std::string text_of(const RunPlan& plan) {
         "checkpoint: %.1f MiB on the disk, %.1f with --keep %d and the one being written; %.1f MiB of a server's own "
         "memory to write it from\n",
         plan.checkpoint_bytes / mib, (flags.keep + 1) * plan.checkpoint_bytes / mib, flags.keep, plan.host_bytes / mib);
+    if (plan.copied_bytes > 0)
+        text += format(
+            "offload: %.1f MiB of a server's memory beside it, pinned; a rank copies %.1f MiB to the GPU in a step and "
+            "as many back, at %g GB/s each way\n",
+            plan.offloaded_bytes / mib, plan.copied_bytes / mib, gpu.host);
     text += format(
         "communication of a rank in a step, as a ring at %.4g GB/s: %.1f MiB of gradients in %s, %.1f of weights in "
         "bf16\n",
@@ -266,6 +275,9 @@ std::string text_of(const RunPlan& plan) {
     if (plan.sharding.world_size > 1)
         text += format("  parallel efficiency %.0f %%: %s in collectives, %s of it exposed\n", 100 * mid.efficiency(),
                        time_text(mid.wire_s).c_str(), time_text(mid.exposed_s).c_str());
+    if (plan.copied_bytes > 0)
+        text += format("  offload: %s of copies, both ways; %s of the step waits for them\n",
+                       time_text(mid.copies_s).c_str(), time_text(mid.exposed_copies_s).c_str());
     text += format("%s, %s, %s USD for %s GPU-hours\n", run.c_str(),
                    range([&](int i) { return plan.run_s(i); }, time_text).c_str(),
                    range([&](int i) { return plan.usd(i); }, three_digits).c_str(),
@@ -293,6 +305,9 @@ std::string facts_json(const RunPlan& plan) {
             {"step_ms", time.step_s * 1e3}, {"tokens_per_s", plan.tokens_per_s(i)}, {"mfu", plan.mfu(i)},
             {"gaps_ms", time.gaps_s * 1e3}, {"exposed_ms", time.exposed_s * 1e3},   {"wire_ms", time.wire_s * 1e3},
             {"host_ms", time.host_s * 1e3}, {"efficiency", time.efficiency()}};
+        if (plan.copied_bytes > 0)
+            cases[kCases[i]->name]["copies_ms"] = time.copies_s * 1e3,
+            cases[kCases[i]->name]["exposed_copies_ms"] = time.exposed_copies_s * 1e3;
     }
     // Of the second micro-batch, or the only one: the first one overwrites gradients, and later ones add to them.
     const int64_t typical = plan.trace.traced_micro_batches > 1 ? 1 : 0;

@@ -40,6 +40,8 @@ struct RunPlan {
     MemoryPlan memory{};               // of the rank that needs most
     int64_t largest_batches[3] = {};   // for each Recompute, the largest batch that fits, in sequences per micro-batch
     double host_bytes = 0;             // host memory of the first server: the copies from which checkpoints are written
+    double offloaded_bytes = 0;        // host memory of the first server beside it: state that is offloaded
+    double copied_bytes = 0;           // of it, to the GPU in a step, and as many back; of the rank that copies most
     double checkpoint_bytes = 0;       // on the disk: weights and the optimizer's state
     double sent_gradient_bytes = 0, sent_weight_bytes = 0;  // per step and rank, in a ring
     double bandwidth = 0;                                   // bytes/s

@@ -18,7 +18,7 @@ struct TracedWork {
     std::string op;            // the outermost op that it belongs to, as a profile shows it; "": none
     std::string phase;         // the innermost phase of the step: "forward", "block_backward", "update"
     int64_t micro_batch = -1;  // -1: outside of micro-batches
-    int stream = 0;            // 0: the device's own; 1: that of collectives
+    int stream = 0;            // 0: the device's own; the others: of collectives, and of copies from and to the host
     bool in_graph = false;     // part of a CUDA graph, which the host enqueues as a whole
     OpCost cost;               // for a GEMM, or attention by cuDNN, from its shape
     bool has_op_cost = false;  // cost is that of the innermost op around it: no other launch does the op's main work
@@ -36,6 +36,8 @@ struct TracedWork {
     int ranks = 0;             // for a collective: how many take part, those of a group; 0: all
     bool between = false;      // for a collective: the ranks are one of each group
 
+    // A copy in a stream of its own, between the device and the host.
+    bool is_beside() const { return kind == Kind::copy && stream != 0; }
     int64_t num_blocks() const { return int64_t(grid[0]) * grid[1] * grid[2]; }
     int64_t num_threads() const { return int64_t(block[0]) * block[1] * block[2]; }
 };

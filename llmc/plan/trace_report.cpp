@@ -88,6 +88,7 @@ std::string launch_table(const StepTrace& trace, const StepTime& time, const Gpu
     if (other_calls > 0) line(format("%zu others", rows.size() - count), format("%.0f", other_calls), other_seconds);
     line("gaps between them", "", time.gaps_s);
     if (time.exposed_s > 0) line("waiting for collectives", "", time.exposed_s);
+    if (time.exposed_copies_s > 0) line("waiting for copies", "", time.exposed_copies_s);
     line(format("a step on %s", gpu.name), format("%ld", long(time.launches)), time.step_s);
     if (!beside.empty()) text += "beside it, on a stream of their own:\n";
     for (const Row& row : beside) full_line(row);
@@ -131,7 +132,8 @@ std::string parts_text(const StepTrace& trace, const StepTime& time) {
     }
     parts.push_back({"gaps", time.gaps_s});
     parts.push_back({"waiting for other ranks", time.exposed_s});
-    parts.push_back({"waiting for the host", time.step_s - time.busy_s - time.gaps_s - time.exposed_s});
+    parts.push_back({"waiting for offloaded state", time.exposed_copies_s});
+    parts.push_back({"waiting for the host", time.step_s - time.busy_s - time.gaps_s - time.waited_s()});
     std::string text;
     for (const auto& [name, seconds] : parts)
         if (seconds > 5e-4 * time.step_s)
@@ -147,7 +149,11 @@ std::string predicted_chrome_trace(const StepTrace& trace, const StepTime& time,
         return json_text(
             Json({{"ph", "M"}, {"name", "thread_name"}, {"pid", 0}, {"tid", stream}, {"args", {{"name", name}}}}));
     };
-    text += named(0, "the device's stream") + ",\n" + named(1, "collectives");
+    std::map<int, const char*> streams = {{0, "the device's stream"}, {1, "collectives"}};
+    for (const TracedWork& work : trace.work)
+        if (work.is_beside())
+            streams[work.stream] = work.name == "copy_to_device" ? "copies to the device" : "copies to the host";
+    for (const auto& [stream, name] : streams) text += (stream > 0 ? ",\n" : "") + named(stream, name);
     for (const StepTime::Slice& slice : time.slices) {
         const TracedWork& work = trace.work[slice.work];
         Json args = {{"op", work.op},
@@ -170,7 +176,9 @@ std::string predicted_chrome_trace(const StepTrace& trace, const StepTime& time,
         if (work.kind == TracedWork::Kind::collective) args["passes"] = work.passes;
         const Json event = {{"ph", "X"},
                             {"name", work.kind == TracedWork::Kind::gemm ? work.op : work.name},
-                            {"cat", work.stream == 0 ? "kernel" : "collective"},
+                            {"cat", work.stream == 0   ? "kernel"
+                                    : work.is_beside() ? "copy"
+                                                       : "collective"},
                             {"ts", slice.begin_s * 1e6},
                             {"dur", slice.seconds * 1e6},
                             {"pid", 0},

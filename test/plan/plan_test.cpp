@@ -303,6 +303,58 @@ TEST_CASE("plan: Newton-Schulz is part of an update", "[plan]") {
     CHECK(whole > flops);
 }
 
+TEST_CASE("plan: offloaded state takes host memory, and the time of its copies where nothing hides it", "[plan]") {
+    RunFlags config = config_of("gpt2-124M", 8, 8 * 1024 * 4);
+    const Gpu& card = gpu_named("4090");
+    const RunPlan whole = planned(config, 1, card);
+    config.offload = "optimizer";
+    const RunPlan plan = planned(config, 1, card);
+    const double state = 12 * double(plan.sharding.buffer_size);
+    CHECK(plan.offloaded_bytes == state);
+    CHECK(plan.copied_bytes == state);
+    CHECK(double(plan.memory.host_bytes) == state);
+    CHECK(plan.host_bytes == whole.host_bytes);
+    const int64_t stage = 12 * kStageElements;
+    const auto optimizer = [](const RunPlan& of) { return of.memory.lines[2].bytes; };
+    REQUIRE(plan.memory.lines[2].name == "optimizer");
+    CHECK(optimizer(plan) <= size_t(3 * stage));
+    CHECK(double(optimizer(whole)) == state);
+    CHECK((whole.offloaded_bytes == 0 && whole.copied_bytes == 0 && whole.times[1].copies_s == 0));
+
+    // Each way by itself; three stages come in beside the step before, and the last ones go out beside the next.
+    const StepTime& time = plan.times[1];
+    const double one_way = state / (card.host * 1e9);
+    CHECK(time.copies_s == Approx(2 * one_way).epsilon(0.01));
+    CHECK(time.exposed_copies_s < one_way);
+    CHECK(time.exposed_copies_s > one_way - 6 * double(stage) / (card.host * 1e9));
+    CHECK(time.step_s > whole.times[1].step_s + 0.9 * time.exposed_copies_s);
+    CHECK(time.step_s < whole.times[1].step_s + 1.1 * time.exposed_copies_s);
+    CHECK((time.exposed_s == 0 && time.wire_s == 0 && time.efficiency() == 1));
+    const std::string text = text_of(plan);
+    INFO(text);
+    CHECK(contains(text, "\noffload: "));
+    CHECK(contains(text, ", at 18 GB/s each way\n"));
+    CHECK(contains(text, " of copies, both ways; "));
+    CHECK(contains(text, ", waiting for offloaded state "));
+    CHECK_FALSE(contains(text_of(whole), "offload"));
+
+    // Of two ranks each has half, and collectives are counted by themselves.
+    const RunPlan two = planned(config, 2, card);
+    CHECK(two.copied_bytes == Approx(state / 2).epsilon(0.001));
+    CHECK(two.offloaded_bytes == Approx(state).epsilon(0.001));
+    CHECK(two.times[1].copies_s == Approx(time.copies_s / 2).epsilon(0.01));
+    RunFlags without = config;
+    without.offload = "none";
+    CHECK(two.times[1].wire_s == Approx(planned(without, 2, card).times[1].wire_s));
+    CHECK(two.times[1].exposed_copies_s > 0);
+    // A model whose state no small card holds.
+    RunFlags large = config_of("gpt2-1558M", 4, 4 * 1024 * 8);
+    large.recompute = "block";
+    CHECK_FALSE(planned(large, 1, card).fits());
+    large.offload = "optimizer";
+    CHECK(planned(large, 1, card).fits());
+}
+
 TEST_CASE("plan: a slow network shows", "[plan]") {
     RunFlags config = config_of("gpt2-124M", 8, 8 * 1024 * 16 * 2);
     Gpu slow = planned_gpu({.network = 1, .usd_per_hour = 10}, "H100");
@@ -423,7 +475,9 @@ TEST_CASE("plan: a run that does not fit has no time and no price, but what is m
     CHECK(contains(text_of(planned(config, 1)), " USD for "));
     // Not even one sequence fits, whatever is recomputed.
     const std::string nothing = text_of(planned(config_of("gpt2-1558M", 1, 0), 1, gpu_named("4070")));
-    CHECK(contains(nothing, "; no --batch-size does: take more ranks, --zero-stage 2 or --memory lean\n"));
+    CHECK(contains(
+        nothing,
+        "; no --batch-size does: take more ranks, --zero-stage 2, --memory lean or --offload optimizer\n"));
     const ScratchFolder scratch;
     const Finished traced =
         run(program("train_gpt") + " plan --model gpt2-1558M --batch-size 64 --trace " + (scratch / "step.json"));

@@ -64,6 +64,8 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.matmul_backward = matmul_backward;
     o.matmul_gelu_forward = matmul_gelu_forward;
     o.matmul_gelu_backward = matmul_gelu_backward;
+    o.low_rank_forward = low_rank_forward;
+    o.low_rank_backward = low_rank_backward;
     o.matmul_fp8_forward = matmul_fp8_forward;
     o.matmul_fp8_backward = matmul_fp8_backward;
     o.muon_row = muon_row<T>;

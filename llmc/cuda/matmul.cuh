@@ -2,7 +2,7 @@
 A linear layer by cuBLASLt:   out = inp weight^T + bias
 
   inp, dinp (N, C) T     weight (OC, C) T     bias (OC) T, may be null     out, dout (N, OC) T
-  dinp =, may be null     dweight (OC, C) f32 = or +=, as `write` says     dbias (OC) f32 +=, may be null
+  dinp =, may be null     dweight (OC, C) f32 = or +=, as `write` says, may be null     dbias (OC) f32 +=, may be null
 
 matmul_gelu_forward stores hidden = inp weight^T + bias and out = gelu(hidden). matmul_gelu_backward is for a layer
 whose inp = gelu(hidden): instead of dinp it gives dhidden (N, C) = (dout weight) * gelu'(hidden).
@@ -11,7 +11,8 @@ Math      sums in f32; f32 operands in true f32, not TF32
 Work      one GEMM each. GELU, its derivative and the sums of a bias's gradient are epilogues where the library has them
           and, with tuning, they are not slower; else separate passes. The library overwrites the sums, so they go to
           the workspace and are added from there. Squared ReLU is an op of its own (relu_squared.cuh): no epilogue
-          squares, and that of ReLU keeps bits of the signs where backward needs the values
+          squares, and that of ReLU keeps bits of the signs where backward needs the values. A low-rank adapter: one
+          GEMM for all of A, and one for each matrix's B, on columns of the output; the scale is alpha
 Accuracy  f32: a sum of C products in any order; bf16: then 1 rounding (test/cuda/matmul_cuda_test.cu)
 Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 */
@@ -82,6 +83,8 @@ inline size_t weight_gradient_workspace(int64_t OC) { return CublasLt::kWorkspac
 template <class T>
 void weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N, int64_t C,
                      int64_t OC, Write write) {
+    if (!dweight && dbias) add_column_sums(cuda, dbias, dout, N, OC);
+    if (!dweight) return;
     const MatmulCall plain = weight_gradient_call(kDType<T>, N, C, OC, write == Write::add, Epilogue::none);
     const MatmulCall fused = weight_gradient_call(kDType<T>, N, C, OC, write == Write::add, Epilogue::row_sums);
     if (dbias && cuda.cublaslt().prefers(cuda, fused, plain, double(N * OC) * sizeof(T))) {
@@ -97,7 +100,7 @@ void weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, co
 template <class T>
 void matmul_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
                      int64_t N, int64_t C, int64_t OC, Write write = Write::add) {
-    const OpScope op(cuda, __func__, matmul_backward_cost<T>(N, C, OC, write));
+    const OpScope op(cuda, __func__, matmul_backward_cost<T>(N, C, OC, write, 2, dweight));
     check_linear_layer<T>("matmul_backward", N, C, OC);
     if (dinp) cuda.cublaslt().run(cuda, linear_backward<T>(N, C, OC), dinp, dout, weight);
     weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC, write);
@@ -107,7 +110,7 @@ template <class T>
 void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
                           const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
                           Write write = Write::add) {
-    const OpScope op(cuda, __func__, matmul_backward_cost<T>(N, C, OC, write, 3));
+    const OpScope op(cuda, __func__, matmul_backward_cost<T>(N, C, OC, write, 3, dweight));
     check_linear_layer<T>("matmul_gelu_backward", N, C, OC);
     MatmulCall fused = linear_backward<T>(N, C, OC);
     fused.epilogue = Epilogue::dgelu;
@@ -118,4 +121,51 @@ void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, 
         gelu_backward(cuda, dhidden, dhidden, hidden, N * C);
     }
     weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC, write);
+}
+
+template <class T>
+void check_low_rank(const char* op, const LowRankShape& s) {
+    check_linear_layer<T>(op, s.N, s.C, s.rank);
+    for (int i = 0; i < s.parts; i++) check_linear_layer<T>(op, s.N, s.rank, s.rows[i]);
+}
+
+template <class T>
+void low_rank_input(Cuda& cuda, T* low, const T* inp, const T* a, const LowRankShape& s) {
+    MatmulCall call = linear_forward<T>(s.N, s.C, s.width(), Epilogue::none);
+    call.alpha = s.scale;
+    cuda.cublaslt().run(cuda, call, low, inp, a);
+}
+
+template <class T>
+void low_rank_forward(Cuda& cuda, T* out, T* low, const T* inp, const T* a, const T* b, const LowRankShape& s) {
+    const OpScope op(cuda, __func__, low_rank_forward_cost<T>(s));
+    check_low_rank<T>("low_rank_forward", s);
+    low_rank_input(cuda, low, inp, a, s);
+    for (int64_t i = 0, at = 0; i < s.parts; at += s.rows[i++]) {
+        MatmulCall call = linear_forward<T>(s.N, s.rank, s.rows[i], Epilogue::none);
+        call.lda = s.width(), call.ldo = s.OC(), call.accumulate = true;
+        cuda.cublaslt().run(cuda, call, out + at, low + i * s.rank, b + at * s.rank);
+    }
+}
+
+template <class T>
+void low_rank_backward(Cuda& cuda, T* dinp, float* da, float* db, T* low, T* dlow, const T* dout, const T* inp,
+                       const T* a, const T* b, const LowRankShape& s, Write write, Write dinp_write) {
+    const OpScope op(cuda, __func__, low_rank_backward_cost<T>(s));
+    check_low_rank<T>("low_rank_backward", s);
+    const bool adds = write == Write::add;
+    low_rank_input(cuda, low, inp, a, s);
+    for (int64_t i = 0, at = 0; i < s.parts; at += s.rows[i++]) {
+        MatmulCall of_b = weight_gradient_call(kDType<T>, s.N, s.rank, s.rows[i], adds, Epilogue::none);
+        of_b.lda = s.OC(), of_b.ldb = s.width();
+        cuda.cublaslt().run(cuda, of_b, db + at * s.rank, dout + at, low + i * s.rank);
+        MatmulCall of_low = linear_backward<T>(s.N, s.rank, s.rows[i]);
+        of_low.lda = s.OC(), of_low.ldo = s.width(), of_low.alpha = s.scale;
+        cuda.cublaslt().run(cuda, of_low, dlow + i * s.rank, dout + at, b + at * s.rank);
+    }
+    cuda.cublaslt().run(cuda, weight_gradient_call(kDType<T>, s.N, s.C, s.width(), adds, Epilogue::none), da, dlow,
+                        inp);
+    MatmulCall of_inp = linear_backward<T>(s.N, s.C, s.width());
+    of_inp.accumulate = dinp_write == Write::add;
+    cuda.cublaslt().run(cuda, of_inp, dinp, dlow, a);
 }

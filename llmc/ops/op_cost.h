@@ -11,6 +11,7 @@ activations.
 #include "llmc/base/op_scope.h"      // OpCost
 #include "llmc/ops/attention.h"      // AttentionShape
 #include "llmc/ops/cross_entropy.h"  // Softcap
+#include "llmc/ops/matmul.h"         // LowRankShape
 #include "llmc/ops/quantize.h"       // Activation, Write
 
 // n elements of `tensors` tensors of type T, and `flops` FLOPs per element.
@@ -112,16 +113,31 @@ OpCost matmul_forward_cost(int64_t N, int64_t C, int64_t OC, int outs = 1) {
             .out = OC};
 }
 // Two GEMMs. Reads inp, weight and dout, writes dinp and dweight, and reads dweight if it is added to. `ins`: tensors
-// of the input's size; 3 if inp is the output of an activation, whose own input is read, too.
+// of the input's size; 3 if inp is the output of an activation, whose own input is read, too. A weight that does not
+// learn has one GEMM, which does not read inp.
 template <class T>
-OpCost matmul_backward_cost(int64_t N, int64_t C, int64_t OC, Write write, int ins = 2) {
+OpCost matmul_backward_cost(int64_t N, int64_t C, int64_t OC, Write write, int ins = 2, bool learns = true) {
     const double n_in = double(N * C), n_weight = double(OC * C), n_out = double(N * OC);
-    const double n_dweight = (write == Write::add ? 2 : 1) * n_weight;
-    return {.bytes = double(sizeof(T)) * (ins * n_in + n_weight + n_out) + 4 * n_dweight,
-            .flops = 2 * 2 * n_in * double(OC),
+    const double n_dweight = learns ? (write == Write::add ? 2 : 1) * n_weight : 0;
+    return {.bytes = double(sizeof(T)) * ((ins - !learns) * n_in + n_weight + n_out) + 4 * n_dweight,
+            .flops = (learns ? 2 : 1) * 2 * n_in * double(OC),
             .rows = N,
             .in = C,
             .out = OC};
+}
+
+// A low-rank adapter. Forward: two GEMMs, the output read and written. Backward: five; A and B are small.
+template <class T>
+OpCost low_rank_forward_cost(const LowRankShape& s) {
+    const double n_in = double(s.N * s.C), n_out = double(s.N * s.OC());
+    return {.bytes = double(sizeof(T)) * (n_in + 2 * n_out),
+            .flops = 2 * n_in * double(s.width()) + 2 * n_out * double(s.rank)};
+}
+template <class T>
+OpCost low_rank_backward_cost(const LowRankShape& s) {
+    const double n_in = double(s.N * s.C), n_out = double(s.N * s.OC());
+    return {.bytes = double(sizeof(T)) * (4 * n_in + 2 * n_out),
+            .flops = 6 * n_in * double(s.width()) + 4 * n_out * double(s.rank)};
 }
 
 // ---- attention ------------------------------------------------------------------------------------------------------

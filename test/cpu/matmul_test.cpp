@@ -248,3 +248,47 @@ TEST_CASE("matmul: a NaN in the input spoils its row of the output and no other"
     CHECK(all_nan(Floats(got.begin() + 5 * OC, got.begin() + 6 * OC)));
     CHECK(count_not_finite(got) == OC);
 }
+
+// Sizes at which gemm takes its paths for many rows, for few and for very few.
+TEST_CASE("a low-rank adapter of several matrices is exact on whole numbers", "[matmul]") {
+    const auto [N, C, r, parts] = GENERATE(table<int, int, int, int>({{37, 24, 8, 3}, {1, 40, 4, 2}, {5, 33, 3, 1}}));
+    const bool adds = GENERATE(true, false);
+    LowRankShape s{.N = N, .C = C, .rank = r, .scale = 2, .parts = parts};
+    for (int i = 0; i < parts; i++) s.rows[i] = 16 + 8 * i;
+    const int64_t W = s.width(), OC = s.OC();
+    INFO(N << " x " << C << ", rank " << r << ", " << parts << " matrices" << (adds ? ", added" : ""));
+    const Floats inp = whole_numbers(N * C, 1, 2), a = whole_numbers(W * C, 2, 2), b = whole_numbers(OC * r, 3, 2);
+    const Floats dout = whole_numbers(N * OC, 4, 2), out_start = whole_numbers(N * OC, 5, 9);
+    const Floats dinp_start = whole_numbers(N * C, 6, 9), da_start = whole_numbers(W * C, 7, 9),
+                 db_start = whole_numbers(OC * r, 8, 9);
+    Floats out = out_start, dinp(inp.size(), 0), da(a.size(), 0), db(b.size(), 0);
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t part = 0, first = 0; part < parts; first += s.rows[part++])
+            for (int64_t k = 0; k < r; k++) {
+                const Floats::const_iterator of_a = a.begin() + (part * r + k) * C;
+                float low = 0, dlow = 0;
+                for (int64_t c = 0; c < C; c++) low += s.scale * inp[size_t(n * C + c)] * of_a[c];
+                for (int64_t o = first; o < first + s.rows[part]; o++) {
+                    out[size_t(n * OC + o)] += low * b[size_t(o * r + k)];
+                    db[size_t(o * r + k)] += low * dout[size_t(n * OC + o)];
+                    dlow += s.scale * dout[size_t(n * OC + o)] * b[size_t(o * r + k)];
+                }
+                for (int64_t c = 0; c < C; c++) {
+                    da[size_t((part * r + k) * C + c)] += dlow * inp[size_t(n * C + c)];
+                    dinp[size_t(n * C + c)] += dlow * of_a[c];
+                }
+            }
+    const Write write = adds ? Write::add : Write::set;
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        Guarded got_out(out_start), got_dinp(dinp_start), got_da(da_start), got_db(db_start);
+        Guarded low(size_t(N * W)), dlow(size_t(N * W));
+        low_rank_forward<float>(cpu, got_out, low, inp.data(), a.data(), b.data(), s);
+        low_rank_backward<float>(cpu, got_dinp, got_da, got_db, low, dlow, dout.data(), inp.data(), a.data(), b.data(),
+                                 s, write, write);
+        return std::vector{got_out.get(), got_dinp.get(), got_da.get(), got_db.get()};
+    });
+    check_equal("out", got[0], out);
+    check_equal("dinp", got[1], adds ? plus(dinp_start, dinp) : dinp);
+    check_equal("da", got[2], adds ? plus(da_start, da) : da);
+    check_equal("db", got[3], adds ? plus(db_start, db) : db);
+}

@@ -159,3 +159,40 @@ TEST_CASE("matmul on a GPU refuses rows that are not a multiple of 16 bytes", "[
     CHECK(error_of([&] { matmul_forward<bf16>(cuda, x.data, x.data, x.data, nullptr, 1, 12, 8); }) ==
           "2: matmul_forward of (1, 12) by (8, 12): the channels must be multiples of 8, 16 bytes");
 }
+
+// Up to 2^8, so that bf16 holds every number; the gradients are float.
+TEMPLATE_TEST_CASE("a low-rank adapter on a GPU is exact on whole numbers", "[matmul]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const bool adds = GENERATE(true, false);
+    const Write write = adds ? Write::add : Write::set;
+    const LowRankShape s{.N = 20, .C = 16, .rank = 8, .scale = 2, .parts = 3, .rows = {32, 8, 16}};
+    const int64_t N = s.N, C = s.C, W = s.width(), OC = s.OC();
+    Floats inp(size_t(N * C), 0), a(size_t(W * C), 0), b(size_t(OC * s.rank), 0), dout(size_t(N * OC), 0);
+    for (Floats* sparse : {&inp, &a, &b, &dout})  // three of each row of eight
+        for (size_t i = 0; i < sparse->size(); i++) (*sparse)[i] = i % 8 % 3 == 0 ? float(int(i / 8 % 3) - 1) : 0;
+    const Floats out_start = whole_numbers(N * OC, 5, 9), dinp_start = whole_numbers(N * C, 6, 9);
+    const Floats da_start = whole_numbers(W * C, 7, 9), db_start = whole_numbers(OC * s.rank, 8, 9);
+
+    Cpu cpu;
+    Floats out = out_start, dinp = dinp_start, da = da_start, db = db_start, low(size_t(N * W)), dlow(size_t(N * W));
+    low_rank_forward(cpu, out.data(), low.data(), inp.data(), a.data(), b.data(), s);
+    low_rank_backward(cpu, dinp.data(), da.data(), db.data(), low.data(), dlow.data(), dout.data(), inp.data(),
+                      a.data(), b.data(), s, write, write);
+    check_equal("a number of bf16", rounded<bf16>(low), low);
+    check_equal("a number of bf16", rounded<bf16>(dlow), dlow);
+
+    Cuda cuda;
+    const OnDevice<T> d_inp(cuda, inp), d_a(cuda, a), d_b(cuda, b), d_dout(cuda, dout);
+    const auto got = twice_the_same([&] {
+        OnDevice<T> d_out(cuda, out_start), d_dinp(cuda, dinp_start), d_low(cuda, low.size()), d_dlow(cuda, low.size());
+        OnDevice<float> d_da(cuda, da_start), d_db(cuda, db_start);
+        low_rank_forward(cuda, d_out.data, d_low.data, d_inp.data, d_a.data, d_b.data, s);
+        low_rank_backward(cuda, d_dinp.data, d_da.data, d_db.data, d_low.data, d_dlow.data, d_dout.data, d_inp.data,
+                          d_a.data, d_b.data, s, write, write);
+        return std::vector{d_out.get(), d_dinp.get(), d_da.get(), d_db.get()};
+    });
+    check_equal("out", got[0], rounded<T>(out));
+    check_equal("dinp", got[1], rounded<T>(dinp));
+    check_equal("da", got[2], da);
+    check_equal("db", got[3], db);
+}

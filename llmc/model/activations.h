@@ -25,6 +25,8 @@ All logits never exist at once: Gpt::add_loss.
 #include "llmc/base/check.h"        // ensure
 #include "llmc/base/memory.h"       // Arena, aligned
 #include "llmc/model/linear.h"      // Fp8LinearState
+#include "llmc/model/lora.h"        // LoraScratch, lora_width
+#include "llmc/model/parameters.h"  // discarded_gradients
 #include "llmc/model/shape.h"       // GptShape
 #include "llmc/ops/quantize.h"      // AmaxState
 #include "llmc/ops/step_scalars.h"  // StepScalars
@@ -71,12 +73,14 @@ struct Activations {
     ActivationPolicy policy = Recompute::none;
     int64_t head_rows = 0;  // rows of logits that exist at a time
     Fp8Scratch fp8_scratch;
-    AmaxState amax;                                    // delayed scaling's history
-    float* rotary_table = nullptr;                     // (max T, 2, HS / 2)
-    int32_t* starts = nullptr;                         // (N): where documents begin (Gpt::document_token)
-    float* embedding_rstd = nullptr;                   // (N)
-    T* embedded = nullptr;                             // (N, C): before smear
-    T* residual_last = nullptr;                        // (N, C): the last block's output, before backout
+    LoraScratch<T> lora;
+    float* discarded = nullptr;       // gradients of what does not learn, where an op computes them along with others
+    AmaxState amax;                   // delayed scaling's history
+    float* rotary_table = nullptr;    // (max T, 2, HS / 2)
+    int32_t* starts = nullptr;        // (N): where documents begin (Gpt::document_token)
+    float* embedding_rstd = nullptr;  // (N)
+    T* embedded = nullptr;            // (N, C): before smear
+    T* residual_last = nullptr;       // (N, C): the last block's output, before backout
     T *residual_out = nullptr, *ln_f = nullptr;        // (N, C)
     float *ln_f_mean = nullptr, *ln_f_rstd = nullptr;  // (N)
     float* losses = nullptr;                           // (N)
@@ -161,6 +165,12 @@ private:
             own(self.fp8_scratch.amax, 1), own(self.fp8_scratch.inverse_scale, 1);
             own(self.fp8_scratch.inp_amax, 1), own(self.fp8_scratch.dout_amax, 1);
             if (self.amax.length > 0) own(self.amax.data, AmaxState::size_of(self.amax.tensors, self.amax.length));
+        }
+        if (s.lora.is_on()) {
+            own(self.lora.low, N * lora_width(s));
+            if (how.recompute != Recompute::never) own(self.lora.dlow, N * lora_width(s));
+            if (s.lora.dropout > 0) own(self.lora.dropped, N * std::max({C, CQ, F}));
+            if (how.recompute != Recompute::never) own(self.discarded, discarded_gradients(ParameterList(s)));
         }
         if (arch.rotary_positions) own(self.rotary_table, s.max_seq_len * s.head_size());
         own(self.starts, N);

@@ -57,17 +57,6 @@ Vp padded vocabulary.
 #include "llmc/ops/rotary.h"           // rotary_table
 #include "llmc/ops/step_scalars.h"     // StepScalars
 
-// The dropout of a pass: at each site (Gpt::drop) elements are dropped with probability p. The mask depends on seed,
-// step, site and on the number of each row in the step; first_row is the number of the pass's first row.
-struct Dropout {
-    double p = 0;
-    uint64_t seed = 0, step = 0;
-    int64_t first_row = 0;
-
-    bool is_on() const { return p > 0; }
-    uint64_t key_of(size_t site) const { return dropout_key(seed, step, site); }
-};
-
 template <class Device, class T = float>
 struct Gpt {
     Device& device;
@@ -122,7 +111,7 @@ struct Gpt {
     template <class Source>
     Gpt(Device& device, const ParameterList& list, int64_t max_B, int64_t max_T, ActivationPolicy policy,
         Source& shared)
-        : Gpt(device, list, max_B, max_T, policy, shared, list) {}
+        : Gpt(device, list, max_B, max_T, policy, shared, gradients_of(list)) {}
     // The same with another layout of gradients, in which they may share memory (llmc/optim/gradient_layout.h).
     template <class Source>
     Gpt(Device& device, const ParameterList& list, int64_t max_B, int64_t max_T, ActivationPolicy policy,
@@ -141,6 +130,7 @@ struct Gpt {
         acts = Activations<T>(shape, max_B, max_T, policy);
         arena = Arena(device, "activations", acts.bytes());
         acts.take(arena);
+        if (acts.discarded) discard_gradients();
         if (acts.amax.data) fill_zero(device, acts.amax.data, acts.amax.size());
         if (!acts.rotary_table) return;
         const std::vector<float> table = rotary_table(shape.max_seq_len, shape.head_size(), shape.architecture.rotary);
@@ -167,6 +157,7 @@ struct Gpt {
         std::vector<float> host;
         for (size_t i = 0; i < parameters.parameters.size(); i++) {
             const Parameter& p = parameters.parameters[i];
+            if (p.is_frozen) continue;  // another model's
             host.resize(size_t(p.size()));
             initialize(p, host.data(), seed);
             set_weight(p, host.data());
@@ -189,7 +180,7 @@ struct Gpt {
     // The next pass of loss_and_gradient() and backward() sets the gradients; each further pass adds to them.
     void zero_gradients() {
         begin_gradients();
-        zero_gradients(0, weights.size, gradients.data);
+        zero_gradients(0, gradients.size, gradients.data);
     }
     // The same in parts, for gradients that share memory: begin_gradients() at the beginning of the pass, and
     // zero_gradients() for each part before backward() writes to it. `part`: where the gradients of elements
@@ -225,7 +216,7 @@ struct Gpt {
                 "a batch of %ld x %ld tokens: the model holds %ld at most, of sequences up to %ld", batch, length,
                 max_tokens_, shape.max_seq_len);
         B = batch, seq_len = length, starts_ = nullptr;
-        linear.begin_pass(N(), dropout.is_on());
+        linear.begin_pass(N(), seq_len, dropout);
     }
     void set_document_starts(const int32_t* tokens, const int32_t* starts = nullptr) {
         starts_ = starts;
@@ -336,7 +327,7 @@ struct Gpt {
         linear.write = Write::add;
         if (arch().residual_lambdas) op.residual_add(device, acts.d_residual, acts.d_residual, acts.d_first, N * C);
         drop(acts.d_residual, acts.d_residual, 0);
-        embed_backward(tokens);
+        if (!shape.lora.is_on()) embed_backward(tokens);
         have_gradients(-1);
     }
 
@@ -388,14 +379,25 @@ private:
         const auto add = [&](const T* weight, int64_t n) {
             all.push_back({weight - weights.data, weight - weights.data + n});
         };
-        add(weights.pointers.lm_head, shape.padded_vocab_size() * shape.channels);
+        const bool adapts = shape.lora.is_on();
+        if (!adapts) add(weights.pointers.lm_head, shape.padded_vocab_size() * shape.channels);
         for (size_t l = 0; l < weights.pointers.blocks.size(); l++)
             for (const LinearKind kind : kLinearKinds) {
                 const LinearLayer<T> s = linear(l, kind);
-                add(s.weight, s.OC * s.C);
+                if (!adapts) add(s.weight, s.OC * s.C);
+                if (s.lora.a) add(s.lora.a, s.lora.shape.width() * s.C), add(s.lora.b, s.OC * s.lora.shape.rank);
             }
         std::sort(all.begin(), all.end());
         return all;
+    }
+
+    // What does not learn has gradients nowhere but here, where an op computes them along with others.
+    void discard_gradients() {
+        gradients.pointers.each(shape, [&](float*& pointer, const Parameter& p) {
+            if (p.is_frozen) pointer = acts.discarded;
+        });
+        gradients.pointers.lm_head = nullptr;
+        fill_zero(device, acts.discarded, discarded_gradients(parameters));
     }
 
     AttentionShape attention_shape(size_t l) const {
@@ -421,10 +423,12 @@ private:
         drop(residual(0), residual(0), 0);
     }
 
+    // Beside adapters it is the adapters' alone (lora.h).
+    bool has_dropout() const { return dropout.is_on() && !shape.lora.is_on(); }
     // Dropout at a site: 0 is after the embeddings, 1 + 2 * l after attention in block l, 2 + 2 * l after its MLP. Does
     // nothing if dropout is off.
     void drop(T* out, const T* inp, size_t site) const {
-        if (!dropout.is_on()) return;
+        if (!has_dropout()) return;
         const int64_t row = seq_len * shape.channels;
         op.dropout(device, out, inp,
                    dropout_mask(dropout.p, dropout.key_of(site), uint64_t(dropout.first_row) * uint64_t(row)), B * row);
@@ -432,7 +436,7 @@ private:
     // The gradient of a branch's output before dropout: d_residual itself, or with dropout a masked copy of it in
     // acts.branch, which the backward pass does not use otherwise.
     const T* dropped_gradient(size_t site) const {
-        if (!dropout.is_on()) return acts.d_residual;
+        if (!has_dropout()) return acts.d_residual;
         drop(acts.branch, acts.d_residual, site);
         return acts.branch;
     }

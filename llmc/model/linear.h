@@ -25,14 +25,11 @@ are quantized once per step.
 #include <type_traits>
 #include "llmc/base/check.h"    // ensure, require
 #include "llmc/base/fp8.h"      // e4m3, e5m2, Quantized, suits_fp8
-#include "llmc/model/shape.h"   // GptShape
+#include "llmc/model/lora.h"    // LoraLayer
+#include "llmc/model/shape.h"   // GptShape, LinearKind
 #include "llmc/ops/matmul.h"    // Write
 #include "llmc/ops/ops.h"       // Ops
 #include "llmc/ops/quantize.h"  // Activation, GemmInput
-
-// The linear layers of a block: c_attn, c_proj, and c_fc and c_proj of the MLP.
-enum LinearKind { kQkv, kProjection, kUp, kDown };
-inline constexpr LinearKind kLinearKinds[] = {kQkv, kProjection, kUp, kDown};
 
 // Tensors with delayed scales: each layer's input and the gradient of its output.
 inline constexpr int64_t kDelayedPerBlock = 2 * int64_t(std::size(kLinearKinds));
@@ -41,23 +38,6 @@ inline int64_t delayed_tensor(size_t layer, LinearKind kind, bool is_gradient) {
 }
 // In the first steps magnitudes change a lot: the learning rate warms up, and weights leave their initial zeros.
 inline constexpr int64_t kAmaxWarmup = 16;
-
-struct LinearSize {
-    int64_t C, OC;  // input and output channels
-};
-inline LinearSize linear_size(const GptShape& s, LinearKind kind) {
-    switch (kind) {
-        case kQkv:
-            return {s.channels, s.qkv_rows()};
-        case kProjection:
-            return {s.query_channels(), s.channels};
-        case kUp:
-            return {s.channels, s.hidden_rows()};
-        case kDown:
-            return {s.hidden(), s.channels};
-    }
-    return {};
-}
 
 // Whether a layer is large enough to be faster in FP8. Smaller ones, lm_head, embeddings and gates never use FP8.
 inline bool suits_fp8(const GptShape& s, LinearKind kind) {
@@ -103,11 +83,12 @@ struct Fp8Operand {
 template <class T>
 struct LinearLayer {
     int64_t N, C, OC;
+    LoraLayer<T> lora = {};
     const Fp8LinearState* fp8 = nullptr;  // null: in T
     Fp8Scratch scratch = {};
     const T *weight = nullptr, *bias = nullptr;
-    float *dweight = nullptr, *dbias = nullptr;
-    Write write = Write::add;    // of dweight
+    float *dweight = nullptr, *dbias = nullptr;  // null: it does not learn
+    Write write = Write::add;                    // of dweight
     float* dout_sums = nullptr;  // where the op that computes dout adds the gradient of the bias; dbias is null then
     Fp8Operand fp8_inp = {}, fp8_dout = {};
     bool inp_is_quantized = false;  // the op that computes inp stores only its codes
@@ -161,7 +142,10 @@ void linear_keep_input(Device& device, const T* inp, const LinearLayer<T>& s) {
 
 template <class Device, class T>
 void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& s) {
-    if (!s.fp8) return ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
+    if (!s.fp8) {
+        ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
+        return lora_forward(device, out, inp, s.lora);
+    }
     linear_keep_input(device, inp, s);
     ops<T>(device).matmul_fp8_forward(device, out, s.quantized_inp(), s.quantized_weight(), s.bias);
 }
@@ -171,9 +155,10 @@ void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& 
 template <class Device, class T>
 void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearLayer<T>& s,
                      const std::type_identity_t<T>* hidden = nullptr) {
-    if (!s.fp8)
-        return ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC,
-                                              s.write);
+    if (!s.fp8) {
+        ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC, s.write);
+        return lora_backward(device, dinp, dout, inp, s.lora, s.write);
+    }
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
     const Activation activation = s.fp8_dout.activation;
     ensure(activation == Activation::none || s.fp8_dout.delayed_amax);

@@ -15,8 +15,20 @@ linear_forward and linear_backward, and linear(l, kQkv).inp(a.ln_1) how the norm
 #include "llmc/model/norm.h"         // norm_finds_amax_and_sums
 #include "llmc/model/parameters.h"   // GptPointers
 #include "llmc/model/shape.h"        // GptShape
+#include "llmc/ops/dropout.h"        // dropout_mask, dropout_key
 #include "llmc/ops/matmul.h"         // Write
 #include "llmc/ops/quantize.h"       // QuantizeNotes
+
+// The dropout of a pass: at each site (Gpt::drop) elements are dropped with probability p. The mask depends on seed,
+// step, site and on the number of each row in the step; first_row is the number of the pass's first row.
+struct Dropout {
+    double p = 0;
+    uint64_t seed = 0, step = 0;
+    int64_t first_row = 0;
+
+    bool is_on() const { return p > 0; }
+    uint64_t key_of(size_t site) const { return dropout_key(seed, step, site); }
+};
 
 template <class T>
 class LinearLayers {
@@ -40,8 +52,10 @@ public:
     // Whether a backward pass is possible: FP8 layers keep their inputs only in a step.
     bool keep_inputs() const { return in_step_ || !acts_.policy.fp8; }
 
-    // A pass over N tokens, with or without dropout.
-    void begin_pass(int64_t N, bool has_dropout) { N_ = N, has_dropout_ = has_dropout; }
+    // A pass over rows of T tokens, N in all.
+    void begin_pass(int64_t N, int64_t seq_len, const Dropout& dropout) {
+        N_ = N, seq_len_ = seq_len, dropout_ = dropout;
+    }
     // A forward pass is about to read the weights of block l.
     template <class Device>
     void prepare_weights(Device& device, size_t l) {
@@ -63,7 +77,8 @@ public:
         const auto [C, OC] = linear_size(shape_, kind);
         LinearLayer<T> s{.N = N_, .C = C, .OC = OC, .write = write};
         std::tie(s.weight, s.bias) = of_layer(weights_.blocks[l], kind);
-        std::tie(s.dweight, s.dbias) = of_layer(gradients_.blocks[l], kind);
+        if (!shape_.lora.is_on()) std::tie(s.dweight, s.dbias) = of_layer(gradients_.blocks[l], kind);
+        if (shape_.lora.adapts(kind)) s.lora = lora_of(l, kind);
         if (norm_describes_dout(kind)) s.dout_sums = std::exchange(s.dbias, nullptr);
         if (is_fp8(l, kind)) use_fp8(s, l, kind);
         return s;
@@ -76,7 +91,9 @@ private:
     const Activations<T>& acts_;
     int64_t N_ = 0, amax_steps_ = 0;
     size_t quantized_ = 0;  // the weights of as many blocks, in this step
-    bool in_step_ = false, has_dropout_ = false;
+    int64_t seq_len_ = 0;
+    Dropout dropout_;
+    bool in_step_ = false;
 
     // A layer's weight and bias, or their gradients.
     template <class Block>
@@ -86,13 +103,35 @@ private:
                : kind == kUp         ? std::pair{b.c_fc_weight, b.c_fc_bias}
                                      : std::pair{b.mlp_c_proj_weight, b.mlp_c_proj_bias};
     }
+    LoraLayer<T> lora_of(size_t l, LinearKind kind) const {
+        const Lora& lora = shape_.lora;
+        const std::vector<int64_t> rows = lora_rows(shape_, kind);
+        LoraLayer<T> s{.a = weights_.blocks[l].lora_a[kind],
+                       .b = weights_.blocks[l].lora_b[kind],
+                       .da = gradients_.blocks[l].lora_a[kind],
+                       .db = gradients_.blocks[l].lora_b[kind],
+                       .shape = {.N = N_,
+                                 .C = linear_size(shape_, kind).C,
+                                 .rank = lora.rank,
+                                 .scale = float(lora.alpha / double(lora.rank)),
+                                 .parts = int(rows.size())},
+                       .scratch = acts_.lora,
+                       .has_dropout = dropout_.is_on()};
+        std::copy(rows.begin(), rows.end(), s.shape.rows);
+        // The sites after those of Gpt::drop.
+        const size_t site = 1 + 2 * weights_.blocks.size() + std::size(kLinearKinds) * l + size_t(kind);
+        if (s.has_dropout)
+            s.mask = dropout_mask(dropout_.p, dropout_.key_of(site),
+                                  uint64_t(dropout_.first_row) * uint64_t(seq_len_ * s.shape.C));
+        return s;
+    }
     bool is_fp8(size_t l, LinearKind kind) const { return in_step_ && acts_.blocks[l].fp8[kind].weight; }
 
     // Whether the norm's backward pass that computes d_residual finds what this layer wants to know of it: the gradient
     // of the layer's output is d_residual exactly as the norm wrote it, with no dropout and no other op in between.
     bool norm_describes_dout(LinearKind kind) const {
         const Architecture& a = shape_.architecture;
-        if (has_dropout_ || !norm_finds_amax_and_sums(a)) return false;
+        if (dropout_.is_on() || !norm_finds_amax_and_sums(a)) return false;
         return kind == kProjection || (kind == kDown && !a.backout && !a.residual_lambdas);
     }
 

@@ -28,7 +28,7 @@ void mlp_activate(Device& device, T* activated, const T* hidden, const LinearLay
 template <class Device, class T>
 void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearLayer<T>& up, const LinearLayer<T>& down,
             MlpKind kind) {
-    if (!up.fp8 && kind == MlpKind::gelu)
+    if (!up.fp8 && !up.lora.a && kind == MlpKind::gelu)
         return ops<T>(device).matmul_gelu_forward(device, activated, hidden, inp, up.weight, up.bias, up.N, up.C,
                                                   up.OC);
     linear_forward(device, hidden, inp, up);
@@ -54,7 +54,7 @@ void mlp_backward(Device& device, T* dinp, T* d_activated, const T* dout, const 
     const int64_t N = down.N, F = down.C, OC = down.OC;
     const bool is_apart = up.fp8_dout.activation == Activation::none;
     T* const d_hidden = kind == MlpKind::swiglu && is_apart ? hidden : d_activated;
-    if (!down.fp8 && kind == MlpKind::gelu) {
+    if (!down.fp8 && !down.lora.a && kind == MlpKind::gelu) {
         ops<T>(device).matmul_gelu_backward(device, d_hidden, down.dweight, down.dbias, dout, activated, hidden,
                                             down.weight, N, F, OC, down.write);
     } else {

@@ -66,9 +66,14 @@ struct Parameter {
     int64_t offset = 0;         // in a Buffer, in elements
     // For Muon: the rows of each of the matrices that are stacked in it (Q, K and V; gate and up). Empty: not for Muon.
     std::vector<int64_t> matrix_rows = {};
+    bool is_frozen = false;   // beside adapters: it does not learn
+    bool is_adapter = false;  // A or B (lora.h)
 
     int64_t size() const { return count(shape); }
 };
+
+// The ends of the names of an adapter's matrices.
+inline constexpr const char *kLoraA = ".lora_A", *kLoraB = ".lora_B";
 
 // Pointers to the parameters: T* to weights, float* to gradients. Those that the architecture does not have are null.
 template <class T>
@@ -79,6 +84,7 @@ struct GptPointers {
         T *q_norm_weight = nullptr, *k_norm_weight = nullptr;
         T *c_proj_weight = nullptr, *c_proj_bias = nullptr, *ln_2_weight = nullptr, *ln_2_bias = nullptr;
         T *c_fc_weight = nullptr, *c_fc_bias = nullptr, *mlp_c_proj_weight = nullptr, *mlp_c_proj_bias = nullptr;
+        T *lora_a[4] = {}, *lora_b[4] = {};  // by LinearKind
     };
     T *wte = nullptr, *wpe = nullptr;
     T *resid_lambdas = nullptr, *x0_lambdas = nullptr, *smear_gate = nullptr, *smear_lambda = nullptr;
@@ -103,7 +109,8 @@ struct GptPointers {
                                      .group = group,
                                      .exported_rows = shape[0],
                                      .layer = layer,
-                                     .matrix_rows = std::move(matrix_rows)});
+                                     .matrix_rows = std::move(matrix_rows),
+                                     .is_frozen = s.lora.is_on()});
         };
         // One row per token, without the padding of the vocabulary.
         const auto add_table = [&](T*& pointer, const std::string& name, int64_t columns, Init init,
@@ -113,7 +120,8 @@ struct GptPointers {
                                      .init = init,
                                      .group = group,
                                      .exported_rows = s.vocab_size,
-                                     .layer = layer});
+                                     .layer = layer,
+                                     .is_frozen = s.lora.is_on()});
         };
         const auto add_norm = [&](T*& weight, T*& bias, const std::string& name) {
             if (a.norm != NormKind::plain_rmsnorm)
@@ -132,6 +140,26 @@ struct GptPointers {
             for (const int64_t n : rows) outputs += n;
             add(weight, name + ".weight", {outputs, inputs}, init, Group::matrices, std::move(rows));
             if (has_bias) add(bias, name + ".bias", {outputs}, Init::zeros(), Group::vectors);
+        };
+        const auto add_adapter = [&](Block& b, LinearKind kind, const std::string& name) {
+            if (!s.lora.adapts(kind)) return;
+            const auto [inputs, outputs] = linear_size(s, kind);
+            const std::vector<int64_t> rows = lora_rows(s, kind), of_a(rows.size(), s.lora.rank);
+            const double bound = 1 / std::sqrt(double(inputs));
+            const auto add_one = [&](T*& pointer, const char* which, const Shape& shape, Init init,
+                                     const std::vector<int64_t>& of_matrices) {
+                visit(pointer, Parameter{.name = name + which,
+                                         .shape = shape,
+                                         .init = init,
+                                         .group = Group::matrices,
+                                         .exported_rows = shape[0],
+                                         .layer = layer,
+                                         .matrix_rows = of_matrices,
+                                         .is_adapter = true});
+            };
+            add_one(b.lora_a[kind], kLoraA, {int64_t(rows.size()) * s.lora.rank, inputs}, Init::uniform(-bound, bound),
+                    of_a);
+            add_one(b.lora_b[kind], kLoraB, {outputs, s.lora.rank}, Init::zeros(), rows);
         };
         const auto projection = [&](int64_t inputs) {
             const double residual_scale = 1 / std::sqrt(2 * double(L));
@@ -162,6 +190,7 @@ struct GptPointers {
             add_norm(b.ln_1_weight, b.ln_1_bias, h + "ln_1");
             add_linear(b.c_attn_weight, b.c_attn_bias, h + "attn.c_attn", {CQ, KV, KV}, C, spread(deviation(C)),
                        a.biases || a.qkv_biases);
+            add_adapter(b, kQkv, h + "attn.c_attn");
             if (a.qk_rmsnorm) {
                 add(b.q_norm_weight, h + "attn.q_norm.weight", {HS}, Init::constant(1), Group::vectors);
                 add(b.k_norm_weight, h + "attn.k_norm.weight", {HS}, Init::constant(1), Group::vectors);
@@ -170,11 +199,14 @@ struct GptPointers {
                 add(b.ve_gate, h + "attn.ve_gate.weight", {s.kv_heads(), kGateChannels}, Init::uniform(0, 0.02),
                     Group::matrices, {s.kv_heads()});
             add_linear(b.c_proj_weight, b.c_proj_bias, h + "attn.c_proj", {C}, CQ, projection(CQ), a.biases);
+            add_adapter(b, kProjection, h + "attn.c_proj");
             add_norm(b.ln_2_weight, b.ln_2_bias, h + "ln_2");
             add_linear(b.c_fc_weight, b.c_fc_bias, h + "mlp.c_fc",
                        a.mlp == MlpKind::swiglu ? std::vector<int64_t>{F, F} : std::vector<int64_t>{F}, C,
                        spread(deviation(C) * a.init.mlp_factor), a.biases);
+            add_adapter(b, kUp, h + "mlp.c_fc");
             add_linear(b.mlp_c_proj_weight, b.mlp_c_proj_bias, h + "mlp.c_proj", {C}, F, projection(F), a.biases);
+            add_adapter(b, kDown, h + "mlp.c_proj");
         }
         layer = L;
         add_norm(ln_f_weight, ln_f_bias, "ln_f");
@@ -193,24 +225,56 @@ struct ParameterList {
     std::vector<Parameter> parameters;
     int64_t buffer_size = 0;     // elements of a Buffer, with padding for alignment
     int64_t num_parameters = 0;  // without any padding
+    int64_t num_learned = 0;
 
     explicit ParameterList(const GptShape& model) : model(model) {
         GptPointers<float> unused;
         unused.each(model, [&](float*, Parameter p) {
-            p.offset = buffer_size;
-            buffer_size += aligned_elements(p.size());
-            num_parameters += p.exported_rows * p.size() / p.shape[0];
+            const int64_t n = p.exported_rows * p.size() / p.shape[0];
+            num_parameters += n, num_learned += p.is_frozen ? 0 : n;
             parameters.push_back(std::move(p));
         });
+        const auto append = [&](bool frozen) {
+            for (Parameter& p : parameters)
+                if (p.is_frozen == frozen) p.offset = buffer_size, buffer_size += aligned_elements(p.size());
+        };
+        append(false), append(true);
     }
     // Lays the Buffers out in another order: an offset for each parameter (llmc/optim/sharding.h).
     void place(const std::vector<int64_t>& offsets, int64_t size) {
         for (size_t i = 0; i < parameters.size(); i++) parameters[i].offset = offsets[i];
         buffer_size = size;
     }
+    // The elements at a Buffer's beginning that hold all that learns.
+    int64_t learned_size() const {
+        int64_t size = buffer_size;
+        for (const Parameter& p : parameters)
+            if (p.is_frozen) size = std::min(size, p.offset);
+        return size;
+    }
     auto begin() const { return parameters.begin(); }
     auto end() const { return parameters.end(); }
 };
+
+// The list of gradients: what does not learn has none.
+inline ParameterList gradients_of(const ParameterList& list) {
+    ParameterList learned = list;
+    learned.buffer_size = list.learned_size();
+    return learned;
+}
+
+// Beside adapters, the size of the gradients that an op computes along with others though nobody wants them: those of
+// norms and learned factors, and not those of matrices and embeddings, whose GEMMs and sums are left out.
+inline int64_t discarded_gradients(const ParameterList& list) {
+    int64_t most = 0;
+    for (const Parameter& p : list) {
+        using enum ParameterGroup;
+        const bool is_left_out = p.group == embedding || p.group == positions || p.group == head ||
+                                 (p.group == matrices && !p.name.ends_with("ve_gate.weight"));
+        if (p.is_frozen && !is_left_out) most = std::max(most, p.size());
+    }
+    return most;
+}
 
 // Memory for all parameters: weights of type T, or gradients. Zero at first.
 template <class Device, class T = float>

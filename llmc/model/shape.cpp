@@ -33,6 +33,19 @@ void check_heads(const GptShape& s) {
 
 }  // namespace
 
+void check_lora(const GptShape& s) {
+    for (const LinearKind kind : kLinearKinds) {
+        if (!s.lora.adapts(kind)) continue;
+        for (const int64_t rows : lora_rows(s, kind)) {
+            const int64_t columns = linear_size(s, kind).C, most = std::min(rows, columns);
+            require(s.lora.rank <= most,
+                    "--lora-rank %ld: %s has a matrix of %ld x %ld, so the rank is at most %ld; lower it, or leave %s "
+                    "out of --lora-targets",
+                    s.lora.rank, kLinearNames[kind], rows, columns, most, kLinearNames[kind]);
+        }
+    }
+}
+
 const GptPreset kGptPresets[6] = {
     {"gpt2-124M", "gpt2", {12, 12, 768, 1024, 50257}},  {"gpt2-355M", "gpt2", {24, 16, 1024, 1024, 50257}},
     {"gpt2-774M", "gpt2", {36, 20, 1280, 1024, 50257}}, {"gpt2-1558M", "gpt2", {48, 25, 1600, 1024, 50257}},

@@ -15,6 +15,22 @@ The shape of a model: its sizes and its architecture. Presets have names; flags 
 // The vocabulary is padded to a multiple of this, so that rows of logits are aligned; see cross_entropy.h.
 inline constexpr int64_t kVocabularyMultiple = 128;
 
+// The linear layers of a block: c_attn, c_proj, and c_fc and c_proj of the MLP.
+enum LinearKind { kQkv, kProjection, kUp, kDown };
+inline constexpr LinearKind kLinearKinds[] = {kQkv, kProjection, kUp, kDown};
+inline constexpr const char* kLinearNames[] = {"qkv", "projection", "up", "down"};  // in --lora-targets
+
+// Low-rank adapters of linear layers (lora.h), beside which the model itself does not learn.
+struct Lora {
+    int64_t rank = 0;  // 0: there are none
+    double alpha = 0, dropout = 0;
+    bool targets[4] = {};   // by LinearKind
+    bool is_split = false;  // Q, K and V, and gate and up, have adapters of their own, as in transformers' Llama
+
+    bool is_on() const { return rank > 0; }
+    bool adapts(LinearKind kind) const { return is_on() && targets[kind]; }
+};
+
 struct GptShape {
     int64_t num_layers, num_heads, channels;
     int64_t max_seq_len;
@@ -23,6 +39,7 @@ struct GptShape {
     int64_t mlp_channels = 0;  // F; 0: 4 C
     Architecture architecture = {};
     int64_t head_channels = 0;  // HS; 0: C / NH
+    Lora lora = {};
 
     int64_t padded_vocab_size() const {  // Vp
         return (vocab_size + kVocabularyMultiple - 1) / kVocabularyMultiple * kVocabularyMultiple;
@@ -42,6 +59,33 @@ struct GptShape {
     // The layer of whose output backout subtracts a part.
     int64_t backout_layer() const { return num_layers / 2; }
 };
+
+struct LinearSize {
+    int64_t C, OC;  // input and output channels
+};
+inline LinearSize linear_size(const GptShape& s, LinearKind kind) {
+    switch (kind) {
+        case kQkv:
+            return {s.channels, s.qkv_rows()};
+        case kProjection:
+            return {s.query_channels(), s.channels};
+        case kUp:
+            return {s.channels, s.hidden_rows()};
+        case kDown:
+            return {s.hidden(), s.channels};
+    }
+    return {};
+}
+
+// The rows of each matrix of a layer that has an adapter of its own.
+inline std::vector<int64_t> lora_rows(const GptShape& s, LinearKind kind) {
+    const int64_t KV = s.kv_heads() * s.head_size(), F = s.hidden();
+    if (s.lora.is_split && kind == kQkv) return {s.query_channels(), KV, KV};
+    if (s.lora.is_split && kind == kUp && s.architecture.mlp == MlpKind::swiglu) return {F, F};
+    return {linear_size(s, kind).OC};
+}
+// Throws an Error if an adapter would have more rows or columns than its matrix.
+void check_lora(const GptShape& shape);
 
 // Whether both compute the same function of the same weights. They may differ in initialization, in whether a size that
 // follows from others is given explicitly, and in how often a repeating pattern of letters is written out.

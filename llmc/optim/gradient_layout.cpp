@@ -15,7 +15,7 @@ GradientLayout gradient_layout(const ShardingPlan& plan, bool sharded) {
     GradientLayout layout;
     if (!sharded) {
         for (const Bucket& bucket : buckets) layout.offsets.push_back(bucket.offset);
-        layout.buffer_size = plan.buffer_size;
+        layout.buffer_size = plan.learned_size();
         return layout;
     }
     const auto size_of = [&](size_t b) { return buckets[b].shard * plan.shards; };
@@ -55,6 +55,10 @@ GradientLayout gradient_layout(const ShardingPlan& plan, bool sharded) {
 ParameterList gradient_list(const ParameterList& list, const ShardingPlan& plan, const GradientLayout& layout) {
     std::vector<int64_t> offsets;
     for (const Parameter& p : list) {
+        if (p.is_frozen) {
+            offsets.push_back(0);  // it has no gradient
+            continue;
+        }
         size_t b = 0;
         while (p.offset >= plan.buckets[b].offset + plan.buckets[b].shard * plan.shards) b++;
         ensure(b < plan.buckets.size());

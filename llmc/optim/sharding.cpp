@@ -41,6 +41,7 @@ public:
         std::vector<size_t> after_last, embeddings;  // parameters after the last layer; parameters before the first one
         for (size_t i = 0; i < list_.parameters.size(); i++) {
             const Parameter& p = list_.parameters[i];
+            if (p.is_frozen) continue;
             if (p.layer < 0)
                 embeddings.push_back(i);
             else if (p.layer >= L)
@@ -76,6 +77,9 @@ public:
             return a.ready_after > b.ready_after;
         });
         for (const UnplacedBucket& bucket : buckets_) append(bucket);
+        for (size_t i = 0; i < list_.parameters.size(); i++)
+            if (const Parameter& p = list_.parameters[i]; p.is_frozen)
+                plan_.offsets[i] = std::exchange(plan_.buffer_size, plan_.buffer_size + aligned_elements(p.size()));
         for (size_t r = ranks_; r < size_t(options_.world_size); r++) {
             plan_.pieces.push_back(plan_.pieces[r - ranks_]);
             plan_.state_size.push_back(plan_.state_size[r - ranks_]);
@@ -90,7 +94,10 @@ private:
     ShardingPlan plan_;
     std::vector<UnplacedBucket> buckets_;
 
-    bool is_whole(size_t i) const { return options_.whole_matrices && !list_.parameters[i].matrix_rows.empty(); }
+    bool is_whole(size_t i) const {
+        const Parameter& p = list_.parameters[i];
+        return options_.whole_matrices && !p.is_frozen && !p.matrix_rows.empty();
+    }
 
     // For each layer, the parameters that go into buckets of whole matrices. Only kinds that every layer has, because
     // the layers of a bucket must be alike; and no gates, which would make halves unequal.
@@ -281,6 +288,8 @@ double ShardingPlan::newton_schulz_flops(int rank) const {
     return sum;
 }
 
+int64_t ShardingPlan::learned_size() const { return buckets.back().offset + buckets.back().shard * shards; }
+
 int64_t ShardingPlan::padding() const {
     int64_t sum = 0;
     for (const Bucket& bucket : buckets) sum += bucket.padding;
@@ -338,12 +347,13 @@ ShardingPlan whole_plan(const ParameterList& list, bool whole_matrices) {
                       .shards = 1,
                       .offsets = {},
                       .buffer_size = list.buffer_size,
-                      .buckets = {{0, list.buffer_size, -1, -1, list.buffer_size, list.model.num_layers + 1}},
+                      .buckets = {{0, list.learned_size(), -1, -1, list.learned_size(), list.model.num_layers + 1}},
                       .pieces = {{}},
                       .state_size = {0}};
     for (size_t i = 0; i < list.parameters.size(); i++) {
         const Parameter& p = list.parameters[i];
         plan.offsets.push_back(p.offset);
+        if (p.is_frozen) continue;
         plan.buckets[0].padding -= p.size();
         const bool whole = whole_matrices && !p.matrix_rows.empty();
         int64_t begin = 0;

@@ -79,12 +79,14 @@ struct ShardingPlan {
     int shards;                    // shards per bucket; rank r is an owner of shard r % shards
     std::vector<int64_t> offsets;  // of each parameter of the list
     int64_t buffer_size;           // of a Buffer, in elements
-    std::vector<Bucket> buckets;   // in the order of backward; together they are the Buffer, without gaps
+    std::vector<Bucket> buckets;   // in the order of backward; together they are the Buffer, without gaps, up to what
+                                   // does not learn and is whole on every rank
     std::vector<std::vector<ShardPiece>> pieces;  // of each rank, in the order of its state
     std::vector<int64_t> state_size;              // of each rank: elements of all pieces, each aligned
 
     // FLOPs of a rank's Newton-Schulz iterations in a step (5 of them, 4 m^2 n + 2 m^3 each for a matrix of m <= n).
     double newton_schulz_flops(int rank) const;
+    int64_t learned_size() const;  // elements of all buckets
     int64_t padding() const;
     // The largest Newton-Schulz work of a rank divided by the mean; without whole matrices, the same for state. 1 is
     // perfect balance.

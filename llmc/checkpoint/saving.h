@@ -36,6 +36,7 @@ for votes about the next save, because that begins when no step is in flight.
 #include "llmc/checkpoint/placement.h"      // Placement, find_placement
 #include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
 #include "llmc/data/utf8.h"                 // printable
+#include "llmc/interop/adapter.h"           // adapter_tensors, adapter_config
 #include "llmc/interop/tokenizer_export.h"  // TokenFacts
 #include "llmc/io/checkpoint.h"             // CheckpointWriter, tidy
 #include "llmc/run/log.h"                   // RunLog
@@ -46,6 +47,7 @@ for votes about the next save, because that begins when no step is in flight.
 template <class Device, class T>
 class Saver {
 public:
+    std::string base_hash;      // with adapters: of the weights that do not learn
     bool log_may_fail = false;  // ignore errors of the log: the run is ending with an error, which may be the log's
     std::function<void()> before_tidying;  // for tests: called on rank 0's thread
 
@@ -210,7 +212,7 @@ private:
         sharded_.optimizer.finish_copies();
         if (!copies_) copies_.emplace(model_.device);  // a run that never saves has no buffers
         if (ranks_.rank == 0) {
-            weights_.resize(size_t(model_.weights.size));
+            weights_.resize(size_t(model_.parameters.learned_size()));
             copies_->add(weights_.data(), model_.weights.data, weights_.size() * sizeof(T));
         }
         std::vector<StatePart> parts = parts_;
@@ -242,12 +244,17 @@ private:
         std::future<void> receiving;  // at the same time: one waits for the network, the other for the disk
         if (ranks_.rank == 0) {
             receiving = std::async(std::launch::async, [this] { receive(); });
-            const std::vector<StoredTensor> stored = stored_tensors(model_.parameters, family_of(model_.shape), kType);
+            const bool adapts = model_.shape.lora.is_on();
+            const std::vector<StoredTensor> stored =
+                adapts ? adapter_tensors(model_.parameters, kType)
+                       : stored_tensors(model_.parameters, family_of(model_.shape), kType);
+            Metadata metadata = {{"format", "pt"}};
+            if (adapts) metadata[kBaseHash] = base_hash;
             std::vector<Tensor> tensors;
             for (const StoredTensor& part : stored) tensors.push_back(part.tensor);
             std::vector<T> transposed;
             size_t next = 0;
-            files_->add_tensors(kModelFile, tensors, {{"format", "pt"}}, [&](const Tensor&) {
+            files_->add_tensors(adapts ? kAdapterFile : kModelFile, tensors, metadata, [&](const Tensor&) {
                 const StoredTensor& part = stored[next++];
                 const Parameter& p = model_.parameters.parameters[part.parameter];
                 return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, transposed));
@@ -263,6 +270,7 @@ private:
         for (int r = 0; r < ranks_.world_size; r++) all.push_back(tensors_of(saved_parts(sharded_, r)));
         files_->add_text(std::string(kOptimizerStem) + ".safetensors.index.json", shard_index(kOptimizerStem, all));
         files_->add_text("config.json", model_config(model_.shape, kType, tokens_.ids));
+        if (model_.shape.lora.is_on()) files_->add_text(kAdapterConfig, adapter_config(model_.shape, flags_.init_from));
         for (const auto& [name, text] : tokens_.files) files_->add_text(name, text);
         files_->add_text(kStateFile, state_json_);
         files_->add_text(kRunFlagsFile, flags_json_);

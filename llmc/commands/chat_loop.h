@@ -221,7 +221,7 @@ void chat(Device& device, World& world, const RunRequest& request, const std::st
           const ChatOptions& options) {
     const RunFlags& flags = request.flags;
     require(world.is_alone(), "`chat` is for one process: start it without mpirun, srun and torchrun");
-    const StoredModel stored(request.path(), true);
+    const StoredModel stored = stored_model(request);
     const GptShape shape = find_shape(request, 0);
     check_heads<T>(device, shape);
     const int64_t context = flags.seq_len(shape);

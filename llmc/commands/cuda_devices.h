@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <vector>
+#include "llmc/base/integers.h"                   // nearest_multiple
 #include "llmc/base/user_cache.h"                 // user_cache_folder
 #include "llmc/comm/gpu/local_cuda.h"             // LocalComm<Cuda>
 #include "llmc/comm/gpu/nccl_comm.h"              // make_nccl_comm
@@ -73,6 +74,9 @@ template <class T>
 void check_heads(const Cuda&, const GptShape& s) {
     check_head_size<T>(s.head_size());
     if (s.architecture.rotary_positions) check_rotary_head_size(s.head_size());
+    constexpr int64_t kMultiple = 16 / sizeof(T);  // rows of 16 bytes
+    require(s.lora.rank % kMultiple == 0, "--lora-rank %ld: on a GPU expected a multiple of %ld: the nearest is %ld",
+            s.lora.rank, kMultiple, nearest_multiple(s.lora.rank, kMultiple));
 }
 
 inline std::string comm_version(const Cuda&) { return "NCCL " + nccl_version(); }

@@ -83,7 +83,7 @@ void generate(Device& device, World& world, const RunRequest& request, const std
     const int32_t document_token = flags.document_token.value_or(-1);
     require(world.is_alone(), "`generate` is for one process: start it without mpirun, srun and torchrun");
     require(flags.sample_tokens > 0, "--sample-tokens 0 leaves nothing to generate: give a length");
-    const StoredModel stored(request.path(), true);
+    const StoredModel stored = stored_model(request);
     const GptShape shape = find_shape(request, 0);
     check_heads<T>(device, shape);
     const int64_t context = flags.seq_len(shape);

@@ -4,6 +4,7 @@
 #include "llmc/base/bf16.h"                 // to_bf16
 #include "llmc/base/check.h"                // require
 #include "llmc/base/file.h"                 // write_file_atomically, make_folders, sync_folder
+#include "llmc/interop/adapter.h"           // Adapter, adapter_tensors, adapter_config
 #include "llmc/interop/gguf.h"              // write_gguf
 #include "llmc/interop/llmc_model.h"        // write_llmc_model
 #include "llmc/interop/tokenizer_export.h"  // read_token_facts
@@ -19,12 +20,14 @@ constexpr char kModelingCode[] =
     ;
 constexpr const char* kModelingName = "modeling_anvil";
 
-void write_tensors(const std::string& path, const StoredModel& model, DType dtype) {
-    const ParameterList list(model.shape());
-    const std::vector<StoredTensor> stored = stored_tensors(list, family_of(model.shape()), dtype);
+// The model's tensors, or those of the adapter in the list.
+void write_tensors(const std::string& path, const StoredModel& model, const ParameterList& list, DType dtype,
+                   const Metadata& metadata = {{"format", "pt"}}) {
+    const std::vector<StoredTensor> stored =
+        list.model.lora.is_on() ? adapter_tensors(list, dtype) : stored_tensors(list, family_of(model.shape()), dtype);
     std::vector<Tensor> tensors;
     for (const StoredTensor& s : stored) tensors.push_back(s.tensor);
-    SafetensorsWriter file(path, tensors, {{"format", "pt"}});
+    SafetensorsWriter file(path, tensors, metadata);
     std::vector<float> values, transposed;
     std::vector<bf16> halves;
     for (const StoredTensor& s : stored) {
@@ -47,10 +50,23 @@ void write_tensors(const std::string& path, const StoredModel& model, DType dtyp
 }
 
 void write_hf(const std::string& folder, const StoredModel& model, DType dtype, const TokenFacts& facts) {
-    write_tensors(folder + "/model.safetensors", model, dtype);
+    write_tensors(folder + "/model.safetensors", model, ParameterList(model.shape()), dtype);
     write_file_atomically(folder + "/config.json", model_config(model.shape(), dtype, facts.ids, kModelingName));
     if (family_of(model.shape()) == ModelFamily::anvil)
         write_file_atomically(folder + "/" + kModelingName + ".py", kModelingCode);
+    for (const auto& [name, text] : facts.files) write_file_atomically(folder + "/" + name, text);
+}
+
+void write_peft(const std::string& folder, const StoredModel& model, DType dtype, const TokenFacts& facts) {
+    const Adapter* const adapter = model.adapter();
+    require(adapter, "%s has no adapter to write for PEFT: it is a whole model; give --format hf",
+            model.path().c_str());
+    GptShape shape = model.shape();
+    shape.lora = adapter->lora();
+    Metadata metadata = {{"format", "pt"}};
+    if (!adapter->hash_of_base().empty()) metadata[kBaseHash] = adapter->hash_of_base();
+    write_tensors(folder + "/" + kAdapterFile, model, ParameterList(shape), dtype, metadata);
+    write_file_atomically(folder + "/" + kAdapterConfig, adapter_config(shape, fs::absolute(model.base()->path())));
     for (const auto& [name, text] : facts.files) write_file_atomically(folder + "/" + name, text);
 }
 
@@ -75,6 +91,9 @@ std::string export_model(const StoredModel& model, const std::string& format_nam
                 what +=
                     ", modeling_anvil.py: transformers has no class for this architecture and takes this one: "
                     "AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)";
+        } else if (format_name == "peft") {
+            write_peft(tmp, model, dtype, facts);
+            what = std::string(kAdapterFile) + ", " + kAdapterConfig + ", for " + model.base()->path();
         } else if (format_name == "llmc") {
             write_llmc_model(tmp + "/model.bin", model.shape(), dtype,
                              [&](const Parameter& p, float* to) { model.read(p, to); });

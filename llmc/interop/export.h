@@ -7,6 +7,9 @@ Writes a model for other programs: ./train_gpt export --format FORMAT --init-fro
   llmc    OUT/model.bin of llm.c (GPT-2)
   gguf    OUT/model.gguf for llama.cpp and programs based on it (gguf.h), with the tokenizer if it is byte-level
 
+  peft    OUT/adapter_model.safetensors, adapter_config.json: the adapter alone (adapter.h). The other formats have it
+          merged into its base
+
 Weights keep their data type unless --dtype gives another one.
 */
 #pragma once

@@ -7,6 +7,7 @@
 #include <set>
 #include "llmc/base/check.h"            // require, ensure
 #include "llmc/base/file.h"             // read_file
+#include "llmc/interop/adapter.h"       // Adapter, base_hash
 #include "llmc/interop/llmc_model.h"    // LlmcModel
 #include "llmc/interop/tensor_files.h"  // TensorFiles
 #include "llmc/io/checkpoint.h"         // find_checkpoint
@@ -168,14 +169,14 @@ struct FolderModel {
     }
 };
 
-// transformers applies an adapter that lies beside the weights, if peft is installed.
+// transformers applies an adapter that lies beside whole weights, if peft is installed.
 void check_no_adapter(const std::string& folder) {
     std::error_code ignored;
-    require(
-        !fs::exists(folder + "/adapter_config.json", ignored),
-        "%s: adapter_config.json: an adapter of PEFT (LoRA), which Anvil does not apply: expected a whole model; merge "
-        "it with merge_and_unload() of peft and save that, or remove adapter_config.json if the weights contain it",
-        folder.c_str());
+    require(!fs::exists(folder + "/adapter_config.json", ignored),
+            "%s: adapter_config.json: an adapter of PEFT (LoRA) beside a whole model: expected one of them; give the "
+            "adapter "
+            "a folder of its own, or remove adapter_config.json if the weights contain it",
+            folder.c_str());
 }
 
 // Advice for a path OWNER/NAME, which may be meant for the hub.
@@ -196,6 +197,7 @@ std::vector<StoredTensor> stored_tensors(const ParameterList& list, ModelFamily 
     std::vector<StoredTensor> all;
     for (size_t i = 0; i < list.parameters.size(); i++) {
         const Parameter& p = list.parameters[i];
+        if (p.is_adapter) continue;
         const bool transposed = family == ModelFamily::gpt2 && p.group == ParameterGroup::matrices;
         int64_t begin = 0;
         for (const Part& part : parts_of(p, family, list.model)) {
@@ -210,7 +212,8 @@ std::vector<StoredTensor> stored_tensors(const ParameterList& list, ModelFamily 
     return all;
 }
 
-StoredModel::StoredModel(const std::string& path, bool is_verified) : path_(path) {
+StoredModel::StoredModel(const std::string& path, bool is_verified, std::shared_ptr<const StoredModel> base)
+    : path_(path), base_(std::move(base)) {
     while (path_.size() > 1 && path_.ends_with("/")) path_.pop_back();
     std::error_code ignored;
     require(fs::exists(path_, ignored),
@@ -225,19 +228,39 @@ StoredModel::StoredModel(const std::string& path, bool is_verified) : path_(path
 void StoredModel::open_folder(bool is_verified) {
     std::error_code ignored;
     const bool is_checkpoint = fs::exists(path_ + kManifestFile, ignored);
-    if ((is_checkpoint && !is_verified) || !fs::exists(path_ + "/config.json", ignored)) {
+    const bool is_complete = fs::exists(path_ + "/config.json", ignored) || Adapter::is_in(path_);
+    if ((is_checkpoint && !is_verified) || !is_complete) {
         const FoundCheckpoint found = find_checkpoint(path_);
         if (found.path.empty()) check_no_adapter(path_);
         require(!found.path.empty(), "%s: no config.json in it, and no checkpoint of a run that verifies",
                 path_.c_str());
         path_ = found.path;
     }
+    if (Adapter::is_in(path_) && !fs::exists(path_ + "/model.safetensors", ignored)) return open_adapter(is_verified);
+    base_ = nullptr;
     const ConfiguredModel config = read_model_config(read_file(path_ + "/config.json"), path_ + "/config.json");
     check_no_adapter(path_);
     const auto model = std::make_shared<const FolderModel>(path_, config);
     shape_ = model->list.model;
     dtype_ = model->found[0]->dtype == DType::bf16 ? DType::bf16 : DType::f32;
     read_ = [model](const Parameter& p, int64_t begin, int64_t end, float* to) { model->read(p, begin, end, to); };
+}
+
+void StoredModel::open_adapter(bool is_verified) {
+    is_verified = is_verified && base_;
+    if (!base_) base_ = std::make_shared<const StoredModel>(Adapter::base_of(path_));
+    const auto base = base_;
+    const auto adapter = std::make_shared<const Adapter>(path_, base->shape());
+    if (!is_verified && !adapter->hash_of_base().empty())
+        check_base(path_, adapter->hash_of_base(), base->path(), base_hash(*base));
+    adapter_ = adapter;
+    shape_ = base->shape();
+    dtype_ = base->dtype();
+    read_ = [base, adapter](const Parameter& p, int64_t begin, int64_t end, float* to) {
+        if (p.is_adapter) return adapter->read(p, begin, end, to);
+        base->read(p, begin, end, to);
+        adapter->add_to(p, begin, end, to);
+    };
 }
 
 void StoredModel::open_llmc() {
@@ -260,5 +283,6 @@ void StoredModel::read(const Parameter& p, int64_t begin, int64_t end, float* to
 std::string StoredModel::tokenizer_path() const {
     std::error_code ignored;
     const std::string path = path_ + "/tokenizer.json";
-    return fs::is_directory(path_, ignored) && fs::exists(path, ignored) ? path : "";
+    if (fs::is_directory(path_, ignored) && fs::exists(path, ignored)) return path;
+    return base_ ? base_->tokenizer_path() : "";
 }

@@ -15,6 +15,9 @@ One list says where each parameter is in a file, for both reading and writing:
   nanochat as llama, but fc1 and fc2 in the MLP         Q, K and V are separate tensors
   anvil    transformer. and Anvil's (parameters.h)      as in Anvil
 
+A folder with an adapter of PEFT, which a checkpoint of a run with --lora-rank also is, is read as its base with the
+adapter merged into it (adapter.h).
+
 A head that is stored although config.json says that it is tied to the embeddings is one of its own if it differs from
 them, as in transformers; of tied embeddings the head alone may be stored.
 
@@ -23,12 +26,15 @@ Rotary positions pair channel j of a head with channel j + HS/2, as in transform
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 #include "llmc/base/dtype.h"            // DType
 #include "llmc/base/tensor.h"           // Tensor
 #include "llmc/interop/model_config.h"  // ModelFamily
 #include "llmc/model/parameters.h"      // ParameterList
+
+class Adapter;
 
 // Rows of a parameter that are a separate tensor in a file.
 struct StoredTensor {
@@ -64,12 +70,18 @@ class StoredModel {
 public:
     // Throws an Error that names the file and the problem. is_verified: the checkpoint's checksums have been compared
     // and are not computed again.
-    explicit StoredModel(const std::string& path, bool is_verified = false);
+    // `base`: of an adapter; null: it is where the adapter's config says. It must have the hash that the adapter names,
+    // which is not computed again for a given base if is_verified.
+    explicit StoredModel(const std::string& path, bool is_verified = false,
+                         std::shared_ptr<const StoredModel> base = nullptr);
 
     const GptShape& shape() const { return shape_; }
     const std::string& path() const { return path_; }  // of a run's folder: the checkpoint in use
     DType dtype() const { return dtype_; }             // of the file; half precision counts as F32
     std::string tokenizer_path() const;                // empty: there is no tokenizer
+    // The adapter that is merged into the base; null: there is none. read() takes its A and B, too.
+    const Adapter* adapter() const { return adapter_.get(); }
+    const StoredModel* base() const { return base_.get(); }
     // Reads elements [begin, end) of a parameter, or all of it. Throws an Error if a value is not finite, because such
     // a model is unusable.
     void read(const Parameter& p, int64_t begin, int64_t end, float* to) const;
@@ -79,9 +91,12 @@ private:
     std::string path_;
     GptShape shape_ = {};
     DType dtype_ = DType::f32;
+    std::shared_ptr<const StoredModel> base_;
+    std::shared_ptr<const Adapter> adapter_;
     // Owns the open files.
     std::function<void(const Parameter&, int64_t begin, int64_t end, float*)> read_;
 
     void open_folder(bool is_verified);
+    void open_adapter(bool is_verified);
     void open_llmc();
 };

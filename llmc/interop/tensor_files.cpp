@@ -21,7 +21,7 @@ float half_to_float(uint16_t bits) {
     return bits & 0x8000 ? -size : size;
 }
 
-TensorFiles::TensorFiles(const std::string& folder) : where_(folder + "/model.safetensors") {
+TensorFiles::TensorFiles(const std::string& folder, const std::string& file) : where_(folder + "/" + file) {
     std::error_code ignored;
     if (fs::exists(where_, ignored)) {
         files_.emplace_back(where_);
@@ -37,8 +37,8 @@ TensorFiles::TensorFiles(const std::string& folder) : where_(folder + "/model.sa
     require(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(),
             "%s: expected a JSON object with a \"weight_map\"; use another copy of it", where_.c_str());
     std::map<std::string, size_t> opened;
-    for (const auto& [name, file] : index["weight_map"].items()) {
-        const std::string file_name = file.is_string() ? file.get<std::string>() : "";
+    for (const auto& [name, holder] : index["weight_map"].items()) {
+        const std::string file_name = holder.is_string() ? holder.get<std::string>() : "";
         require(
             !file_name.empty() && file_name.find('/') == std::string::npos && file_name.find('\0') == std::string::npos,
             "%s: the file of %s: expected the name of one beside it", where_.c_str(), in_quotes(name).c_str());

@@ -1,5 +1,6 @@
 /*
-The tensors of a model in safetensors files: model.safetensors, or else the files named in model.safetensors.index.json,
+The tensors of a model in safetensors files: model.safetensors (or a file of another name), or else the files that are
+named in model.safetensors.index.json,
 {"weight_map": {"h.0.ln_1.weight": "model-00001-of-00002.safetensors", ...}}.
 */
 #pragma once
@@ -14,7 +15,7 @@ float half_to_float(uint16_t bits);
 
 class TensorFiles {
 public:
-    explicit TensorFiles(const std::string& folder);
+    explicit TensorFiles(const std::string& folder, const std::string& file = "model.safetensors");
 
     // By name. Pointers stay valid for the lifetime of this object, also after a move.
     const std::map<std::string, Tensor>& tensors() const { return tensors_; }

@@ -8,6 +8,7 @@
 #include "llmc/base/json.h"           // Json
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/model/flops.h"         // flops_per_token
+#include "llmc/interop/adapter.h"     // splits_adapters
 #include "llmc/optim/state_layout.h"  // StateLayout, state_bytes
 #include "llmc/plan/fit.h"            // fit_run
 #include "llmc/plan/trace_report.h"   // parts_text, launch_table, limits_text, predicted_chrome_trace
@@ -172,7 +173,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     for (size_t i = 0; i < 3; i++)
         plan.times[i] = step_time(plan.trace, gpu, calibration ? calibration->cases[i] : *kCases[i], world_size);
 
-    const double n = plan.sharding.shards, groups = world_size / n, size = double(plan.sharding.buffer_size);
+    const double n = plan.sharding.shards, groups = world_size / n, size = double(plan.sharding.learned_size());
     // Within the group, and of the rank's own shard between groups.
     plan.sent_gradient_bytes = ((n - 1) / n + 2 * (groups - 1) / groups / n) * size * (step.bf16_gradients ? 2 : 4) *
                                double(step.shards_gradients() ? step.accumulation : 1);
@@ -181,7 +182,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
 
     // The optimizer's state of every rank and, on the first one, the weights (saving.h).
     plan.host_bytes = double(plan.memory.lines[0].bytes);
-    plan.checkpoint_bytes = 2 * double(plan.num_parameters);
+    plan.checkpoint_bytes = 2 * double(list.num_learned);
     for (int r = 0; r < plan.sharding.shards; r++) {
         const double state = double(plan.state_bytes[size_t(r)]);
         plan.checkpoint_bytes += state;
@@ -393,16 +394,18 @@ void print_plan(const RunFlags& flags, const PlanOptions& options) {
                      "`train` prints the memory plan\n",
                      options.gpu.c_str());
     const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
+    GptShape shape = flags.model.shape(found);
+    shape.lora = flags.lora(), shape.lora.is_split = splits_adapters(shape);
+    check_lora(shape);
     if (options.fit) {
         require(options.trace.empty(), "--trace is of one plan: give it the flags that --fit prints");
         each_machine(options, [&](const Gpu& gpu, int world_size, const auto& calibration) {
-            std::printf("%s\n",
-                        text_of(fit_run(flags, flags.model.shape(found), gpu, world_size, calibration)).c_str());
+            std::printf("%s\n", text_of(fit_run(flags, shape, gpu, world_size, calibration)).c_str());
         });
         if (assumes_vocabulary(flags)) std::printf("%s", kAssumedVocabulary);
         return;
     }
-    const std::vector<RunPlan> plans = plan_runs(flags, options, flags.model.shape(found));
+    const std::vector<RunPlan> plans = plan_runs(flags, options, shape);
     std::printf("%s\n", text_of(plans).c_str());
     // Once per GPU.
     for (size_t i = 0; i < plans.size(); i++)

@@ -161,9 +161,11 @@ std::vector<Field> own_fields(CommandLine& line) {
                 Field{"plan", "network", &line.plan.network, "GB/s per GPU to other servers"}.from(0),
                 Field{"plan", "price", &line.plan.usd_per_hour, "USD per GPU-hour"}.from(0)};
         case Command::export_model:
-            return {Field{"output", "format", &line.exported.format,
-                          "hf: safetensors for transformers; llmc: llm.c's model.bin; gguf: for llama.cpp"}
-                        .one_of({"hf", "llmc", "gguf"})};
+            return {Field{
+                "output", "format", &line.exported.format,
+                "hf: safetensors for transformers; llmc: llm.c's model.bin; gguf: for llama.cpp; peft: an adapter "
+                "alone, which is merged into its base otherwise"}
+                        .one_of({"hf", "llmc", "gguf", "peft"})};
         case Command::bench_comm:
             return {Field{"ranks", "mib", &line.bench_comm.mib, "MiB of the largest buffer"}.from(1, 1 << 14),
                     Field{"ranks", "json", &line.bench_comm.json,

@@ -207,8 +207,19 @@ std::vector<Field> RunFlags::fields() {
                 .one_of({"fp32", "bf16"}),
             Field{"optimizer", "dropout", &dropout,
                   "dropout probability in training, of the embeddings and of what attention and MLP add to the "
-                  "residual stream (0: none); attention probabilities are not dropped"}
+                  "residual stream (0: none); attention probabilities are not dropped; with --lora-rank of the "
+                  "adapters' inputs alone"}
                 .from(0, 0.99),
+            Field{"optimizer", "lora-rank", &lora_rank,
+                  "train adapters of this rank (LoRA) beside the matrices of --init-from, which stay as they are "
+                  "(0: train the model itself)"}
+                .from(0, 1 << 16),
+            Field{"optimizer", "lora-alpha", &lora_alpha,
+                  "adapters are multiplied by this, divided by the rank; 8 is PEFT's default"}
+                .from(0),
+            {"optimizer", "lora-targets", &lora_targets,
+             "which matrices have adapters, separated by commas: qkv, projection (attention's output), up (with a "
+             "gate, both) and down (the MLP)"},
             or_recipe({"optimizer", "grad-clip", &grad_clip, "clip the gradient to this global norm (0: no clipping)"}),
 
             {"output", "out-dir", &out_dir, "folder for checkpoints and log.jsonl"},
@@ -434,6 +445,8 @@ void RunFlags::validate() const {
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
     given_peak(peak_flops);
     check_services(log_to);
+    require(!lora().is_on() || !fp8(),
+            "--lora-rank with --dtype fp8: adapters read inputs that FP8 layers do not keep: give --dtype bf16");
     require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
     if (trains()) data_sources(train_data);
     for (const auto& [flag, asked] :
@@ -502,6 +515,22 @@ void RunFlags::validate() const {
             "--lr-schedule %s: --warmup-steps %ld and the last --decay-fraction %g of --steps %ld overlap: lower one "
             "of them",
             chosen.schedule_kind.c_str(), chosen.warmup_steps, chosen.decay_fraction, num_steps);
+}
+
+Lora RunFlags::lora() const {
+    Lora lora{.rank = lora_rank, .alpha = lora_alpha, .dropout = dropout};
+    if (!lora.is_on()) return {};
+    for (size_t begin = 0, end; begin <= lora_targets.size(); begin = end + 1) {
+        end = std::min(lora_targets.find(',', begin), lora_targets.size());
+        const std::string name = lora_targets.substr(begin, end - begin);
+        const auto* const found = std::find(std::begin(kLinearNames), std::end(kLinearNames), name);
+        require(found != std::end(kLinearNames),
+                "--lora-targets %s: '%s' is no target: expected some of qkv, projection, up and down, with commas "
+                "between",
+                lora_targets.c_str(), name.c_str());
+        lora.targets[found - std::begin(kLinearNames)] = true;
+    }
+    return lora;
 }
 
 Recipe RunFlags::chosen_recipe() const {

@@ -63,6 +63,9 @@ struct RunFlags {
     bool muon_equal_rows = true, muon_fixed_norm = true, muon_second_moment = true, muon_cautious = true;
     int muon_iterations = 5;
     double dropout = 0;
+    int lora_rank = 0;
+    double lora_alpha = 8;
+    std::string lora_targets = "qkv,projection,up,down";
     bool scale_hyperparameters = false;
     int64_t reference_batch_size = 524288, reference_tokens = 0;
 
@@ -133,6 +136,8 @@ struct RunFlags {
     bool trains() const { return !evaluates() && !generates(); }
 
     int64_t seq_len(const GptShape& shape) const { return model.seq_len ? model.seq_len : shape.max_seq_len; }
+    // The adapters that are trained instead of the model; is_split is not set.
+    Lora lora() const;
     // The recipe with the flags' changes.
     Recipe chosen_recipe() const;
     Recomputation recomputation() const;

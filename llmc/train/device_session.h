@@ -229,6 +229,7 @@ private:
         balance_.emplace(world_, config_);
         evaluation_.emplace(world_, run_, *data_, *model_, *balance_, state_, log_);
         saver_.emplace(flags_, ranks_, run_.tokenizer.facts, *model_, sharded(), log_);
+        saver_->base_hash = request_.base_hash;
     }
 
     ShardedState<Device, T> sharded() {
@@ -266,6 +267,7 @@ private:
                                  .kernels = kernels_,
                                  .head_rows = passes().head_rows,
                                  .num_parameters = model_->parameters.num_parameters,
+                                 .num_learned = model_->parameters.num_learned,
                                  .flops_per_token = meter_->flops_per_token,
                                  .peak = peak_,
                                  .all_peak_flops = meter_->all_peak_flops};

@@ -165,6 +165,18 @@ void receive_state(Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Devic
     part.finish();
 }
 
+// Beside adapters: the model that does not learn, which every rank reads as a whole.
+template <class Device, class T>
+void load_base(const StoredModel& base, Gpt<Device, T>& model) {
+    std::vector<float> host;
+    for (const Parameter& p : model.parameters) {
+        if (!p.is_frozen) continue;
+        host.resize(size_t(p.size()));
+        base.read(p, host.data());
+        model.set_weight(p, host.data());
+    }
+}
+
 template <class Device, class T>
 RunState load_run(const RunRequest& request, Ranks& ranks, Gpt<Device, T>& model,
                   const ShardedState<Device, T>& sharded) {
@@ -175,7 +187,7 @@ RunState load_run(const RunRequest& request, Ranks& ranks, Gpt<Device, T>& model
         for (const int r : request.elsewhere) parts.push_back(std::make_unique<PartSender>(ranks, r));
     if (request.is_here) {
         const ShardedTensors state(folder, kOptimizerStem);
-        const StoredModel stored(folder, true);
+        const StoredModel stored = stored_model(request);
         require(same_model(stored.shape(), model.shape), "%s: %s", folder.c_str(), kOtherModel);
         const TensorSource source{stored, &state};
         load_tensors(source, model, sharded);
@@ -194,7 +206,8 @@ RunState load_initial_state(const RunRequest& request, uint64_t seed, Ranks& ran
                             Optimizer<Device, T>& optimizer, const ShardedState<Device, T>& sharded,
                             ReadBytes& read_bytes) {
     RunState state;
-    if (request.source) {
+    if (request.base) share_errors(ranks, [&] { load_base(*request.base, model); });
+    if (request.source && !request.base) {
         share_errors(ranks, [&] { load_tensors(TensorSource{*request.source}, model, sharded); });
         return state;
     }

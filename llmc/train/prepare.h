@@ -12,6 +12,7 @@ communication needs, and writes no file; --dry-run ends here.
 #include <utility>
 #include "llmc/base/hash.h"            // hex64, xxh3
 #include "llmc/comm/handshake.h"       // check_alike
+#include "llmc/interop/adapter.h"      // splits_adapters
 #include "llmc/optim/sharding.h"       // plan_sharding
 #include "llmc/run/run_config.h"       // RunConfig, decide
 #include "llmc/train/devices.h"        // make_comm, check_heads, plan_kernels
@@ -66,7 +67,9 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     check_alike(world.ranks, {{"the tokenizer", json.empty() ? "none" : hex64(xxh3(json.data(), json.size()))}});
     const GptShape shape = on_all_ranks(world, [&] {
         const bool is_assumed = flags.dry_run && assumes_vocabulary(flags) && !request.resumed() && !request.source;
-        const GptShape found = find_shape(request, is_assumed ? kDepthVocabSize : tokenizer.vocab_size());
+        GptShape found = find_shape(request, is_assumed ? kDepthVocabSize : tokenizer.vocab_size());
+        found.lora = flags.lora(), found.lora.is_split = splits_adapters(found);
+        check_lora(found);
         check_heads<T>(device, found);
         if (flags.trains()) tokenizer.find_facts(request, found.max_seq_len);
         return found;

@@ -9,11 +9,13 @@
 #include "llmc/base/file.h"             // files_matching, read_file, thread_read_bytes
 #include "llmc/base/script.h"           // find_script, script_lines
 #include "llmc/checkpoint/run_state.h"  // checkpoint_shape, kRunFlagsFile
+#include "llmc/comm/handshake.h"        // check_alike
 #include "llmc/checkpoint/parts.h"      // PartSender, PartReader
 #include "llmc/checkpoint/placement.h"  // identity_of
 #include "llmc/data/mixture.h"          // data_sources
 #include "llmc/data/tokenizer.h"        // load_tokenizer
 #include "llmc/data/utf8.h"             // printable
+#include "llmc/interop/adapter.h"       // base_hash, check_base, expected_hash
 #include "llmc/interop/export.h"        // export_model
 
 namespace {
@@ -288,6 +290,28 @@ void open_source(RunRequest& request, Ranks& ranks) {
     }
 }
 
+// --lora-rank: the model that does not learn, which all ranks read. A resumed run looks where its first start found it,
+// or where --init-from says.
+void open_base(RunRequest& request, Ranks& ranks) {
+    RunFlags& flags = request.flags;
+    std::string path;
+    if (request.source) {
+        request.base = request.source;
+    } else {
+        on_first_rank(ranks, [&] { request.base = std::make_shared<const StoredModel>(model_path(flags.init_from)); });
+        path = ranks.broadcast(request.base ? request.base->path() : "");
+    }
+    share_errors(ranks, [&] {
+        if (!request.base) request.base = std::make_shared<const StoredModel>(path, true);
+        request.base_hash = base_hash(*request.base);
+        flags.init_from = std::filesystem::absolute(request.base->path());
+        if (request.resumed() && request.is_here)
+            check_base(request.checkpoint.path, expected_hash(request.checkpoint.path), request.base->path(),
+                       request.base_hash);
+    });
+    check_alike(ranks, {{"the base of the adapters", request.base_hash}});
+}
+
 }  // namespace
 
 std::string RunRequest::checkpoint_file(const std::string& name) const {
@@ -344,17 +368,18 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         request.before = flags;
         set_given(flags.fields(), line.given);
         note_given(flags, line.given);
+        share_errors(ranks, [&] {
+            const std::string others = request.changed({"model", "depth", "lora-rank", "lora-targets", "lora-alpha"});
+            require(others.empty(),
+                    "%s is of a run with another %s: leave it out, or start a new run in another --out-dir",
+                    request.checkpoint.path.c_str(), others.c_str());
+        });
+        if (flags.lora().is_on()) open_base(request, ranks);
         if (flags.dtype == "auto") {
             flags.dtype = stored_dtype(request.checkpoint, ranks);
             flags.sources["dtype"] = "the checkpoint";
         }
-        share_errors(ranks, [&] {
-            const std::string others = request.changed({"model", "depth"});
-            require(others.empty(),
-                    "%s is of a run with another %s: leave it out, or start a new run in another --out-dir",
-                    request.checkpoint.path.c_str(), others.c_str());
-            check_data_is_here(flags);
-        });
+        share_errors(ranks, [&] { check_data_is_here(flags); });
         if (flags.trains() && flags.steps && ranks.rank == 0 && *flags.steps < request.checkpoint.step)
             std::fprintf(stderr, "warning: --steps %ld is below the checkpoint's step %ld: nothing is trained\n",
                          *flags.steps, request.checkpoint.step);
@@ -366,6 +391,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         // The default validation data does not measure another model.
         if (flags.evaluates() && !line.given.has("val-data")) flags.val_data.clear();
         open_source(request, ranks);
+        if (flags.lora().is_on()) open_base(request, ranks);
     }
     if (flags.trains() && !flags.dry_run) on_first_rank(ranks, [&] { check_out_dir(request); });
     share_errors(ranks, [&] {
@@ -380,6 +406,8 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
                     line.given.has("val-data"),
                 "--steps 0 validates the model of --init-from, and no data are given: give --train-data "
                 "and --val-data, in its tokens");
+        require(!flags.lora().is_on() || request.base || flags.dry_run,
+                "--lora-rank trains adapters of an existing model: give --init-from");
         flags.validate();
         // State of the same name may have another meaning in another rule.
         const std::string asked = flags.chosen_recipe().optimizer();
@@ -401,14 +429,20 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     return request;
 }
 
+StoredModel stored_model(const RunRequest& request) { return StoredModel(request.path(), true, request.base); }
+
 std::string export_asked(const CommandLine& line) {
     const RunFlags& flags = line.run;
     require(!flags.init_from.empty() || !flags.resume.empty(),
             "expected the model to export: give --resume, a run's folder or one of its checkpoints, or --init-from");
     require(line.given.has("out-dir"), "expected --out-dir, the folder to write");
-    const StoredModel model(!flags.init_from.empty() ? model_path(flags.init_from)
-                            : flags.resume == "auto" ? flags.out_dir
-                                                     : flags.resume);
+    const std::string from = flags.init_from.empty() ? "" : model_path(flags.init_from);
+    const std::string checkpoint = flags.resume == "auto" ? flags.out_dir : flags.resume;
+    // With both, the checkpoint is an adapter and the other model its base.
+    const StoredModel model(checkpoint.empty() ? from : checkpoint, false,
+                            from.empty() || checkpoint.empty() ? nullptr : std::make_shared<const StoredModel>(from));
+    require(from.empty() || checkpoint.empty() || model.adapter(),
+            "%s is a whole model, and --init-from another: give one of them", model.path().c_str());
     const DType dtype = flags.dtype == "auto" ? model.dtype() : flags.dtype == "bf16" ? DType::bf16 : DType::f32;
     return export_model(model, line.exported.format, flags.out_dir, dtype);
 }

@@ -19,7 +19,10 @@ struct RunRequest {
     RunFlags flags;
     FoundCheckpoint checkpoint = {};                      // path: empty for a new run; passed_over: only on rank 0
     std::shared_ptr<const StoredModel> source = nullptr;  // --init-from's model in a new run, else null
-    RunFlags before = {};                                 // the flags of the checkpoint's run
+    // With --lora-rank: the model that the adapters are for, in a new run `source`, and the hash of its weights.
+    std::shared_ptr<const StoredModel> base = nullptr;
+    std::string base_hash = "";
+    RunFlags before = {};  // the flags of the checkpoint's run
 
     // Whether this rank sees the checkpoint's folder. If not, the path is rank 0's, and rank 0 has sent the small
     // files.
@@ -48,6 +51,9 @@ struct RunRequest {
 // together, each a share of its bytes; ranks on other hosts need not see it. Another model is checked by rank 0 alone.
 // Warns on stderr about newer checkpoints that are damaged. Collective.
 RunRequest find_request(const CommandLine& line, Ranks& ranks);
+
+// The weights of the checkpoint or model, of an adapter with its base.
+StoredModel stored_model(const RunRequest& request);
 
 // The command `export`: writes the model, and returns a text about the written files.
 std::string export_asked(const CommandLine& line);

@@ -31,7 +31,7 @@ struct StartReport {
     int64_t outer_size;  // elements of this rank's outer state; 0 without islands
     KernelFacts kernels;
     int64_t head_rows;  // rows of logits computed at a time
-    int64_t num_parameters;
+    int64_t num_parameters, num_learned;
     double flops_per_token;
     DevicePeak peak;        // this rank's device
     double all_peak_flops;  // FLOP/s, the sum over all ranks' devices; 0: not known

@@ -523,9 +523,9 @@ TEST_CASE("a head in the file counts, whatever config.json says", "[interop]") {
 
     const Copy adapted("llama");
     put_file(adapted.path + "/adapter_config.json", "{}");
-    CHECK(contains(adapted.error(), "an adapter of PEFT (LoRA), which Anvil does not apply"));
+    CHECK(contains(adapted.error(), "an adapter of PEFT (LoRA) beside a whole model"));
     fs::remove(adapted.path + "/config.json");
-    CHECK(contains(adapted.error(), "an adapter of PEFT (LoRA), which Anvil does not apply"));
+    CHECK(contains(adapted.error(), "an adapter of PEFT (LoRA) beside a whole model"));
 }
 
 TEST_CASE("half precision is read exactly", "[interop]") {

@@ -206,7 +206,7 @@ TEST_CASE("completion offers commands, a command's flags, and a flag's values", 
     CHECK(here.completed("train_gpt plan --learning-r", 2) == "--learning-rate");  // of train's, which it has all
     CHECK(here.completed("train_gpt export --learning-r", 2).empty());             // of which it has some
     CHECK(here.completed("train_gpt export --init-f", 2) == "--init-from");
-    CHECK(here.completed("train_gpt export --format \"\"", 3) == "hf llmc gguf");
+    CHECK(here.completed("train_gpt export --format \"\"", 3) == "hf llmc gguf peft");
     CHECK(here.completed("train_gpt --model gpt2-1", 2) == "gpt2-124M gpt2-1558M");
     CHECK(here.completed("train_gpt --config VERSI", 2) == "VERSION");
 }

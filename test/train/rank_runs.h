@@ -14,8 +14,9 @@ Compares runs of several ranks with runs of one, by losses and checkpoints, and 
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/io/safetensors.h"  // SafetensorsReader
-#include "test/program.h"         // FlagMap, steps_in
+#include "llmc/interop/adapter.h"  // kAdapterFile
+#include "llmc/io/safetensors.h"   // SafetensorsReader
+#include "test/program.h"          // FlagMap, steps_in
 
 // Eight micro-batches of 2 x 16 tokens per step. Gradients are clipped in some steps and not in others.
 inline const FlagMap kEight = {
@@ -29,7 +30,8 @@ inline FlagMap with(FlagMap flags, const FlagMap& more) {
 // All tensors of a checkpoint by name, as floats: weights, and the optimizer's state joined from its files.
 inline std::map<std::string, std::vector<float>> tensors_in(const std::string& folder) {
     std::map<std::string, std::vector<float>> all;
-    const SafetensorsReader model(folder + "/" + kModelFile);
+    const bool adapts = std::filesystem::exists(folder + "/" + kAdapterFile);
+    const SafetensorsReader model(folder + "/" + (adapts ? kAdapterFile : kModelFile));
     for (const Tensor& tensor : model.tensors()) {
         all[tensor.name].resize(size_t(tensor.size()));
         std::memcpy(all[tensor.name].data(), tensor.data, tensor.size_bytes());

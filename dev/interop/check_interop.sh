@@ -37,6 +37,7 @@ check test/python/anvil_test.py torch==2.13.0 safetensors pandas xxhash "$scratc
 check test/python/nanochat_test.py torch==2.13.0 safetensors tiktoken || status=$?
 check 'dev/fixtures/make_interop_fixtures.py --check' torch==2.13.0 transformers || status=$?
 check dev/interop/check_models.py torch==2.13.0 transformers gguf xllamacpp || status=$?
+check dev/interop/check_adapters.py torch==2.13.0 transformers peft || status=$?
 check dev/interop/check_configs.py torch==2.13.0 transformers gguf xllamacpp || status=$?
 check dev/interop/check_templates.py 'transformers' jinja2 numpy || status=$?
 check dev/interop/check_servers.py torch==2.13.0 'transformers[serving]' gguf xllamacpp openai || status=$?

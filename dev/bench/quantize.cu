@@ -1,5 +1,6 @@
 // Speed of quantizing the activations of the MLP, (N, 4 C), to FP8: with and without a transposed copy, after a pass
-// for the maximum; and with delayed scaling, which needs no such pass, fused with GELU, SwiGLU and their gradients.
+// for the maximum; in MX; and with delayed scaling, which needs no such pass, fused with GELU, SwiGLU and their
+// gradients.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/quantize.cuh"
@@ -36,6 +37,17 @@ void measure(Bench& bench, const BenchShape& s) {
         if (activation == none)
             run("quantize with transposed and column sums", gradient, gradient_transposed, sums.data());
     }
+    auto scales = bench.random<float>(mx_scale_bytes(rows, cols) / 4),
+         transposed_scales = bench.random<float>(mx_scale_bytes(cols, rows) / 4);
+    const MxTensor mx = {codes,          reinterpret_cast<e8m0*>(scales.data()),
+                         out_transposed, reinterpret_cast<e8m0*>(transposed_scales.data()),
+                         rows,           cols};
+    for (const Activation activation : {none, gelu})
+        bench.run(activation == none ? "quantize_mx" : "quantize_mx of gelu", s,
+                  quantize_mx_cost<T>(n, activation, bench.device.kExpFlops),
+                  [&] { quantize_mx(bench.device, mx, inp.data(), nullptr, activation); });
+    bench.run("quantize_mx with column sums", s, quantize_mx_cost<T>(n),
+              [&] { quantize_mx(bench.device, mx, inp.data(), sums.data()); });
     const auto hidden = bench.random<T>(n);
     auto largest = bench.random<float>(1);
     const QuantizeNotes notes{largest.data()};

@@ -12,7 +12,8 @@ Infinity becomes the largest number, too, as with the GPU's instruction (PTX ISA
 the same for e4m3, but in e5m2 it converts magnitudes of 61440 and more to infinity. A tensor is scaled into range
 before it is converted, so its values are never that large.
 
-A tensor is stored with one scale: x ~ code * inverse_scale (llmc/cpu/quantize.h).
+A tensor is stored with one scale: x ~ code * inverse_scale (llmc/cpu/quantize.h). Or, in MX ("OCP Microscaling Formats
+(MX) Specification", version 1.0), with one for each 32 consecutive codes of a row, a power of two: x ~ code * scale.
 */
 #pragma once
 #include <cstdint>
@@ -100,6 +101,70 @@ struct Quantized {
     const float* inverse_scale;  // one float, in the same memory as data
     int64_t rows, cols;
 };
+
+// ---- MX ------------------------------------------------------------------------------------------------------------
+
+// A power of two by its exponent, 2^(bits - 127); 0xFF is NaN.
+struct e8m0 {
+    uint8_t bits;
+};
+inline constexpr int64_t kMxBlock = 32;  // codes that share a scale
+inline constexpr uint32_t kMxNotFinite = 0xFF;
+
+ANVIL_HOST_DEVICE float to_float(e8m0 x) {
+    constexpr uint32_t kDenormal = 0x00400000;  // 2^-127
+    return fp8::float_of(x.bits == kMxNotFinite ? 0x7FC00000 : x.bits == 0 ? kDenormal : uint32_t(x.bits) << 23);
+}
+
+// The scale of a block of e4m3 whose largest magnitude, a float, has these bits: the smallest power of two with which
+// no element is beyond 448 = 1.75 * 2^8, at least 2^-127 ("Recipes for Pre-training LLMs with MXFP8", arXiv:2506.08027;
+// the specification rounds down, which saturates). NaN for a block with an element that is not finite.
+ANVIL_HOST_DEVICE e8m0 mx_scale(uint32_t largest_bits) {
+    if (largest_bits >= 0x7F800000) return {uint8_t(kMxNotFinite)};
+    const int exponent = int(largest_bits >> 23) - 8 + int((largest_bits & 0x7FFFFF) > 0x600000);
+    return {uint8_t(exponent > 0 ? exponent : 0)};
+}
+// The inverse of mx_scale()'s result, exactly.
+ANVIL_HOST_DEVICE float mx_inverse(e8m0 scale) {
+    return fp8::float_of(scale.bits == kMxNotFinite ? 0x7FC00000 : uint32_t(254 - scale.bits) << 23);
+}
+
+// Scales lie as tensor cores read them (cuBLAS's documentation, "1D Block Scaling Factors Layout"): tiles of 128 rows
+// by 4 scales, 512 bytes each, in the order of a row-major matrix. In a tile, 16 bytes have four rows that are 32
+// apart. Parts of a tile beyond the tensor are there, and zero.
+inline constexpr int64_t kMxTileRows = 128, kMxTileCols = 4 * kMxBlock, kMxTileBytes = 512;
+
+// The bytes of a tensor's scales.
+inline int64_t mx_scale_bytes(int64_t rows, int64_t cols) {
+    return (rows + kMxTileRows - 1) / kMxTileRows * ((cols + kMxTileCols - 1) / kMxTileCols) * kMxTileBytes;
+}
+// Where the scale of an element lies.
+inline int64_t mx_scale_at(int64_t row, int64_t col, int64_t cols) {
+    const int64_t tile = row / kMxTileRows * ((cols + kMxTileCols - 1) / kMxTileCols) + col / kMxTileCols;
+    return tile * kMxTileBytes + row % 32 * 16 + row % kMxTileRows / 32 * 4 + col % kMxTileCols / kMxBlock;
+}
+
+// A tensor in MX, as quantize_mx writes it and GEMMs read it. Blocks lie along the sum of a product, so the transposed
+// codes are others, with scales of their own.
+struct MxTensor {
+    e4m3* data;        // (rows, cols)
+    e8m0* scales;      // of data
+    e4m3* transposed;  // (cols, rows)
+    e8m0* transposed_scales;
+    int64_t rows, cols;
+};
+// Throws an Error unless whole blocks fit rows and columns.
+inline void check_mx_tensor(const char* op, int64_t rows, int64_t cols) {
+    require(rows % kMxBlock == 0 && cols % kMxBlock == 0,
+            "%s of (%ld, %ld): in MX tokens and channels must be multiples "
+            "of %ld",
+            op, rows, cols, kMxBlock);
+}
+
+inline void check_mx_layer(const char* op, const MxTensor& inp, const MxTensor& weight) {
+    check_mx_tensor(op, inp.rows, inp.cols), check_mx_tensor(op, weight.rows, weight.cols);
+    ensure(weight.cols == inp.cols);
+}
 
 // FP8 GEMMs read the rows of operands and transposed operands in units of 16 bytes.
 inline constexpr int64_t kFp8Multiple = 16;

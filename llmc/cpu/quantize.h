@@ -7,7 +7,7 @@ Quantization to FP8 on the CPU: llmc/ops/quantize.h.
 #include <cstdint>
 #include "llmc/base/bf16.h"         // to_float
 #include "llmc/base/check.h"        // ensure
-#include "llmc/base/fp8.h"          // to_fp8, fp8_scale
+#include "llmc/base/fp8.h"          // to_fp8, fp8_scale, mx_scale
 #include "llmc/cpu/device.h"        // Cpu, parallel_chunks
 #include "llmc/cpu/gelu.h"          // gelu_values, gelu_backward
 #include "llmc/cpu/reduce.h"        // add_column_sums, largest_magnitude_of
@@ -117,6 +117,47 @@ void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
         });
     if (out_transposed) transpose(cpu, out_transposed, out, rows, cols);
     *inverse_scale = 1 / scale;
+    if (column_sums) add_column_sums(cpu, column_sums, inp, rows, cols);
+}
+
+template <class T>
+void quantize_mx(Cpu& cpu, const MxTensor& out, const T* inp, float* column_sums = nullptr,
+                 Activation activation = Activation::none) {
+    const int64_t rows = out.rows, cols = out.cols, n = rows * cols;
+    const OpScope op(cpu, __func__, quantize_mx_cost<T>(n, activation, Cpu::kExpFlops));
+    check_mx_tensor("quantize_mx", rows, cols);
+    ensure(!column_sums || activation == Activation::none);
+    const T* values = inp;
+    if (activation != Activation::none) {
+        T* const activated = reinterpret_cast<T*>(cpu.outer_scratch(n));
+        parallel_chunks(cpu, n, kQuantizeChunk, [=](int64_t begin, int64_t end) {
+            for_activated(inp, begin, end, activation, cols, [=](const T* from, int64_t first, int64_t count) {
+                std::copy(from, from + count, activated + first);
+            });
+        });
+        values = activated;
+    }
+    std::fill_n(out.scales, mx_scale_bytes(rows, cols), e8m0{0});
+    std::fill_n(out.transposed_scales, mx_scale_bytes(cols, rows), e8m0{0});
+    // Blocks along columns of `values` are those along rows of its transpose.
+    const auto quantize_blocks = [&](e4m3* codes, e8m0* scales, int64_t num_rows, int64_t num_cols, int64_t row_step,
+                                     int64_t col_step) {
+        parallel_for(cpu, num_rows, [=](int64_t row) {
+            for (int64_t col = 0; col < num_cols; col += kMxBlock) {
+                const T* const block = values + row * row_step + col * col_step;
+                uint32_t largest = 0;
+                for (int64_t i = 0; i < kMxBlock; i++)
+                    largest =
+                        std::max(largest, std::bit_cast<uint32_t>(float(to_float(block[i * col_step]))) & 0x7FFFFFFF);
+                const e8m0 scale = mx_scale(largest);
+                for (int64_t i = 0; i < kMxBlock; i++)
+                    codes[row * num_cols + col + i] = to_fp8<e4m3>(to_float(block[i * col_step]) * mx_inverse(scale));
+                scales[mx_scale_at(row, col, num_cols)] = scale;
+            }
+        });
+    };
+    quantize_blocks(out.data, out.scales, rows, cols, cols, 1);
+    quantize_blocks(out.transposed, out.transposed_scales, cols, rows, 1, cols);
     if (column_sums) add_column_sums(cpu, column_sums, inp, rows, cols);
 }
 

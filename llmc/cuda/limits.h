@@ -32,3 +32,12 @@ inline void check_fp8_device(const Cuda& cuda, const char* op) {
             "%s: %s has no products in fp8, which begin with Ada (sm_89), and this is sm_%d: train in bf16", op,
             cuda.name.c_str(), cuda.compute_capability);
 }
+
+inline constexpr int kOldestMx = 100;  // Blackwell
+
+inline void check_mx_device(const Cuda& cuda, const char* op) {
+    require(cuda.compute_capability >= kOldestMx,
+            "%s: %s has no products in MX, which begin with Blackwell (sm_100), and this is sm_%d: choose another "
+            "--fp8-scaling",
+            op, cuda.name.c_str(), cuda.compute_capability);
+}

@@ -10,11 +10,14 @@ Work      absmax: a grid that fills the GPU stores a maximum per block, one more
           block per tile of 128 x 128, each thread 16 elements of a row, kept in shared memory as bytes for the
           transposed copy, of which it writes 16 rows of 4 columns. SwiGLU's gradient: a tile is 64 columns of gates and
           those of their ups, which are computed from the same inputs. Column sums: a tile's go to the workspace, then
-          add_partials. Notes: one atomic maximum per tile. update_amax: one block, whose threads share the tensors
+          add_partials. Notes: one atomic maximum per tile. quantize_mx: the same tiles, which are also those of the
+          scales; four times, all threads read 32 rows, whose columns' maxima pass through shared memory. update_amax:
+          one block, whose threads share the tensors
 Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
           8 rows that are 16 apart, each time from 32 banks
 Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy), per element of a
-          gradient sizeof(T) more; of SwiGLU sizeof(T) more, of its gradient sizeof(T) / 2
+          gradient sizeof(T) more; of SwiGLU sizeof(T) more, of its gradient sizeof(T) / 2; quantize_mx:
+          rows*cols*(sizeof(T) + 2 + 1/16)
 Accuracy  the CPU's values, bit for bit (test/cuda/quantize_cuda_test.cu)
 Requires  cols (half of cols for SwiGLU's gradient) and, with a transposed copy, rows multiples of 16; pointers 16-byte
           aligned; rows up to 8 million (the grid); absmax of SwiGLU up to 2^32 packs. One instruction converts two
@@ -131,6 +134,35 @@ DEVICE void store_tile_sums(float* partials, float (&sums)[n], int64_t columns_l
     partials[c] = sum;
 }
 
+// Writes the transpose of a tile of codes, given by its rows. Four columns of sixteen rows per thread. Lanes share
+// columns, so that a warp writes whole rows of the transposed copy. row, col: the tile's first; rows, part_cols: how
+// many there are in all, in each of kParts parts of a row.
+template <int kParts, class Fp8>
+DEVICE void store_transposed(Fp8* out_transposed, const uint32_t (*tile)[kQuantizeTile / 4], int64_t row, int64_t col,
+                             int64_t rows, int64_t part_cols) {
+    constexpr int kUnit = 16, kUnits = kQuantizeTile / kUnit, kPartColumns = kQuantizeTile / kParts;
+    const int r = int(threadIdx.x) % kUnits * kUnit, c = int(threadIdx.x) / kUnits * 4;
+    const int part = c / kPartColumns, part_c = c % kPartColumns;
+    if (row + r >= rows || col + part_c >= part_cols) return;
+    Pack<uint32_t> columns[4];
+#pragma unroll
+    for (int k = 0; k < kUnit; k += 4) {
+        uint32_t word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) word[i] = tile[r + k + i][(c / kUnit ^ r / kUnit) * 4 + c / 4 % 4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            columns[j][k / 4] = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) columns[j][k / 4] |= (word[i] >> 8 * j & 0xFF) << 8 * i;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        store16(reinterpret_cast<uint32_t*>(out_transposed + (part * part_cols + col + part_c + j) * rows + row + r),
+                columns[j]);
+}
+
 // Variants of quantize_kernel: inp or its activation, with the `current` scale, the tensor's own, or with a `delayed`
 // one and notes; or an activation's `gradient` with a delayed one and notes.
 enum class Quantizing { current, delayed, gradient };
@@ -214,28 +246,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
     }
     if (!out_transposed) return;
     __syncthreads();
-    // Four columns of sixteen rows per thread. Lanes share columns, so that a warp writes whole rows of the transposed
-    // copy.
-    const int r = int(threadIdx.x) % kUnits * kUnit, c = int(threadIdx.x) / kUnits * 4;
-    const int part = c / kPartColumns, part_c = c % kPartColumns;
-    if (row + r >= rows || col + part_c >= part_cols) return;
-    Pack<uint32_t> columns[4];
-#pragma unroll
-    for (int k = 0; k < kUnit; k += 4) {
-        uint32_t word[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) word[i] = tile[r + k + i][(c / kUnit ^ r / kUnit) * 4 + c / 4 % 4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            columns[j][k / 4] = 0;
-#pragma unroll
-            for (int i = 0; i < 4; i++) columns[j][k / 4] |= (word[i] >> 8 * j & 0xFF) << 8 * i;
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        store16(reinterpret_cast<uint32_t*>(out_transposed + (part * part_cols + col + part_c + j) * rows + row + r),
-                columns[j]);
+    store_transposed<kParts>(out_transposed, tile, row, col, rows, part_cols);
 }
 
 template <class Fp8, class T>
@@ -286,6 +297,114 @@ void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, c
     else
         launch_for(std::integral_constant<Quantizing, Quantizing::gradient>());
     if (column_sums) add_partials(cuda, column_sums, partials, tiles, cols, cols);
+}
+
+// One tile of quantize_mx. A row's block is two lanes', a column's the 32 rows that all threads read at once.
+template <class T, bool kSums, Activation activation>
+__global__ void __launch_bounds__(kQuantizeThreads) quantize_mx_kernel(MxTensor out, float* partials, const T* inp) {
+    constexpr int kUnit = 16, kUnits = kQuantizeTile / kUnit, kWarps = kQuantizeThreads / kWarp;
+    constexpr int kRows = kQuantizeThreads / kUnits;  // at once
+    static_assert(kRows == kMxBlock && kQuantizeTile == kMxTileRows && kQuantizeTile == kMxTileCols);
+    SMEM_STATIC(uint32_t, tile, [kQuantizeTile][kQuantizeTile / 4]);
+    SMEM_STATIC(uint32_t, largest_of, [kWarps][kQuantizeTile]);
+    SMEM_STATIC(float, inverse_of, [kQuantizeTile]);
+    SMEM_STATIC(uint32_t, scales, [2][kMxTileBytes / 4]);  // of rows, of columns
+    const int thread = int(threadIdx.x), unit = thread % kUnits, lane = thread % kWarp, warp = thread / kWarp;
+    const int64_t row = int64_t(blockIdx.y) * kQuantizeTile, col = int64_t(blockIdx.x) * kQuantizeTile;
+    const bool has_cols = col + unit * kUnit < out.cols;
+    scales[thread / (kMxTileBytes / 4)][thread % (kMxTileBytes / 4)] = 0;
+    __syncthreads();
+    uint8_t* const row_scales = reinterpret_cast<uint8_t*>(scales[0]);
+    uint8_t* const col_scales = reinterpret_cast<uint8_t*>(scales[1]);
+    float sums[kUnit] = {};
+#pragma unroll 1
+    for (int i = 0; i < kQuantizeTile / kRows; i++) {
+        const int r = i * kRows + thread / kUnits;
+        const bool has_rows = row + i * kRows < out.rows;  // all or none: out.rows is a multiple of kRows
+        const int64_t from = (row + r) * out.cols + col + unit * kUnit;
+        float values[kUnit] = {};
+        uint32_t largest = 0;
+        if (has_rows && has_cols) {
+            const int64_t ups_before = activation == Activation::swiglu ? (row + r) * out.cols : 0;
+#pragma unroll
+            for (int first = 0; first < kUnit; first += Pack<T>::size) {
+                const Pack<T> x = load_activated<activation>(inp + from + ups_before + first, out.cols);
+                largest = largest_bits(largest, x);
+#pragma unroll
+                for (int k = 0; k < Pack<T>::size; k++) {
+                    values[first + k] = to_float(x[k]);
+                    if constexpr (kSums) sums[first + k] += values[first + k];
+                }
+            }
+        }
+        const e8m0 scale = mx_scale(max(largest, __shfl_xor_sync(kAllLanes, largest, 1)));
+        const auto codes = [&](auto inverse) {
+            Pack<uint32_t> words;
+#pragma unroll
+            for (int k = 0; k < kUnit; k += 4)
+                words[k / 4] = fp8x2<e4m3>(values[k] * inverse(k), values[k + 1] * inverse(k + 1)) |
+                               fp8x2<e4m3>(values[k + 2] * inverse(k + 2), values[k + 3] * inverse(k + 3)) << 16;
+            return words;
+        };
+        if (has_rows && has_cols) {
+            store16(reinterpret_cast<uint32_t*>(out.data + from), codes([&](int) { return mx_inverse(scale); }));
+            if (unit % 2 == 0) row_scales[thread / kUnits * 16 + i * 4 + unit / 2] = scale.bits;
+        }
+#pragma unroll
+        for (int k = 0; k < kUnit; k++) {
+            uint32_t magnitude = magnitude_bits(values[k]);
+#pragma unroll
+            for (int offset = kUnits; offset < kWarp; offset *= 2)
+                magnitude = max(magnitude, __shfl_xor_sync(kAllLanes, magnitude, offset));
+            if (lane < kUnits) largest_of[warp][unit * kUnit + k] = magnitude;
+        }
+        __syncthreads();
+        if (thread < kQuantizeTile) {
+            uint32_t of_column = 0;
+#pragma unroll
+            for (int w = 0; w < kWarps; w++) of_column = max(of_column, largest_of[w][thread]);
+            const e8m0 col_scale = mx_scale(of_column);
+            inverse_of[thread] = mx_inverse(col_scale);
+            if (has_rows && col + thread < out.cols)
+                col_scales[thread % 32 * 16 + thread / 32 * 4 + i] = col_scale.bits;
+        }
+        __syncthreads();
+        store16(&tile[r][4 * (unit ^ r / kUnit)], codes([&](int k) { return inverse_of[unit * kUnit + k]; }));
+    }
+    if constexpr (kSums) store_tile_sums(partials + int64_t(blockIdx.y) * out.cols + col, sums, out.cols - col);
+    __syncthreads();
+    constexpr int kScalePacks = kMxTileBytes / 16;
+    if (thread < 2 * kScalePacks) {
+        const bool of_rows = thread < kScalePacks;
+        const int64_t at =
+            of_rows ? int64_t(blockIdx.y) * gridDim.x + blockIdx.x : int64_t(blockIdx.x) * gridDim.y + blockIdx.y;
+        const int word = thread % kScalePacks * 4;
+        Pack<uint32_t> four;
+#pragma unroll
+        for (int k = 0; k < 4; k++) four[k] = scales[of_rows ? 0 : 1][word + k];
+        store16(
+            reinterpret_cast<uint32_t*>(of_rows ? out.scales : out.transposed_scales) + at * (kMxTileBytes / 4) + word,
+            four);
+    }
+    store_transposed<1>(out.transposed, tile, row, col, out.rows, out.cols);
+}
+
+template <class T>
+void quantize_mx(Cuda& cuda, const MxTensor& out, const T* inp, float* column_sums = nullptr,
+                 Activation activation = Activation::none) {
+    const OpScope op(cuda, __func__, quantize_mx_cost<T>(out.rows * out.cols, activation, Cuda::kExpFlops));
+    check_mx_tensor("quantize_mx", out.rows, out.cols);
+    ensure(!column_sums || activation == Activation::none);
+    const int64_t tiles = ceil_div(out.rows, kQuantizeTile);
+    float* const partials = column_sums ? cuda.workspace_of<float>(tiles * out.cols) : nullptr;
+    const dim3 grid(unsigned(ceil_div(out.cols, kQuantizeTile)), unsigned(tiles));
+    with_activation(activation, [&](auto kind) {
+        constexpr Activation kOf = kind;
+        const auto kernel =
+            column_sums ? quantize_mx_kernel<T, kOf == Activation::none, kOf> : quantize_mx_kernel<T, false, kOf>;
+        launch(cuda, "quantize_mx", kernel, grid, kQuantizeThreads, 0, out, partials, inp);
+    });
+    if (column_sums) add_partials(cuda, column_sums, partials, tiles, out.cols, out.cols);
 }
 
 inline constexpr int kUpdateAmaxThreads = 1024;

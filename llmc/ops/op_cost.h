@@ -244,6 +244,13 @@ OpCost quantize_cost(int64_t n, bool with_transposed, Activation activation = Ac
     return {.bytes = double(n) * (activation_inputs(activation) * double(sizeof(T)) + (with_transposed ? 2 : 1)),
             .flops = (3 + activation_flops(activation, exp_flops)) * double(n)};
 }
+// To MX: both copies, with a scale for each 32 codes.
+template <class T>
+OpCost quantize_mx_cost(int64_t n, Activation activation = Activation::none, double exp_flops = 0) {
+    OpCost cost = quantize_cost<T>(n, true, activation, exp_flops);
+    cost.bytes += 2 * double(n) / double(kMxBlock), cost.flops += 3 * double(n);
+    return cost;
+}
 // Quantizes an activation's gradient of n elements; reads the activation's input, too.
 template <class T>
 OpCost quantize_gradient_cost(int64_t n, bool with_transposed, Activation activation, double exp_flops) {

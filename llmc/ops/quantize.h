@@ -11,6 +11,10 @@ An activation of inp can be quantized without being stored: gelu(inp), max(inp, 
 (rows, 2 cols). It is first rounded to T, so the bits are those of the activation's own op. column_sums must be null
 then. absmax is that of n elements of inp, or of an activation of as many; SwiGLU's have rows of `cols`.
 
+quantize_mx: to e4m3 in MX (llmc/base/fp8.h), out.data along rows and out.transposed along columns, each with scales of
+its own blocks. Nothing is known beforehand, so it reads inp once. Rows and columns are multiples of 32. column_sums and
+activation are as above. A block with a number that is not finite has a scale of NaN, and codes.
+
 MAX is the type's largest number. All other outputs are overwritten. A NaN in inp makes amax NaN, and with it every
 element of out. An infinity makes inverse_scale infinite, so whatever is multiplied by it is not finite either.
 
@@ -33,7 +37,7 @@ null; column_sums and notes are then those of the gradient. For SwiGLU's, inp is
 #pragma once
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/fp8.h"  // e4m3, e5m2
+#include "llmc/base/fp8.h"  // e4m3, e5m2, MxTensor
 
 // How an op's output is written: it overwrites (=) its output, which is then never read, or adds to it (+=).
 enum class Write { set, add };
@@ -92,5 +96,6 @@ struct QuantizeOps {
     void (*quantize_e5m2)(Device&, e5m2* out, e5m2* out_transposed, float* inverse_scale, const T* inp,
                           const float* amax, int64_t rows, int64_t cols, float* column_sums, Activation activation,
                           const T* hidden, const QuantizeNotes& notes);
+    void (*quantize_mx)(Device&, const MxTensor& out, const T* inp, float* column_sums, Activation activation);
     void (*update_amax)(Device&, const AmaxState& state, const float* seen, int64_t ranks);
 };

@@ -104,3 +104,26 @@ TEST_CASE("fp8 suits layers whose sides are multiples of 16 and at least 128", "
     CHECK(!suits_fp8(136, 768));
     CHECK(!suits_fp8(768, 136));
 }
+
+TEST_CASE("mx: the scale is the least power of two with which nothing saturates", "[fp8]") {
+    const auto scale_of = [](float largest) { return mx_scale(std::bit_cast<uint32_t>(largest)); };
+    for (int exponent = -118; exponent <= 119; exponent++) {
+        INFO("2^" << exponent);
+        const float most = std::ldexp(448.f, exponent);
+        for (const float largest : {most, std::nextafter(most / 2, kInfinity)}) {
+            CHECK(to_float(scale_of(largest)) == std::ldexp(1.f, exponent));
+            CHECK(mx_inverse(scale_of(largest)) == std::ldexp(1.f, -exponent));
+        }
+    }
+    const float most_of_all = std::numeric_limits<float>::max();
+    CHECK(to_float(scale_of(most_of_all)) == std::ldexp(1.f, 120));
+    CHECK(most_of_all * mx_inverse(scale_of(most_of_all)) == 256 * (1 - 0x1p-24f));
+    for (const float tiny : {0.f, std::numeric_limits<float>::denorm_min(), 0x1p-126f, std::ldexp(448.f, -127)}) {
+        CHECK(to_float(scale_of(tiny)) == 0x1p-127f);
+        CHECK(mx_inverse(scale_of(tiny)) == 0x1p127f);
+    }
+    for (const float strange : {kInfinity, kQuietNan}) {
+        CHECK(std::isnan(to_float(scale_of(strange))));
+        CHECK(std::isnan(mx_inverse(scale_of(strange))));
+    }
+}

@@ -3,6 +3,7 @@ FP8 layers for tests: tensors quantized with the CPU op, and a layer of whole nu
 */
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <vector>
 #include "llmc/base/fp8.h"
 #include "llmc/cpu/quantize.h"
@@ -33,6 +34,36 @@ struct HostQuantized {
 private:
     HostQuantized(int64_t rows, int64_t cols)
         : data(size_t(rows * cols)), transposed(size_t(rows * cols)), rows(rows), cols(cols) {}
+};
+
+// The memory of a tensor in MX, full of a mark that no scale has and that no op may leave.
+struct HostMx {
+    static constexpr uint8_t kMark = 0xA5;
+    std::vector<e4m3> data, transposed;
+    std::vector<e8m0> scales, transposed_scales;
+    int64_t rows, cols;
+
+    HostMx(int64_t rows, int64_t cols)
+        : data(size_t(rows * cols), e4m3{kMark}),
+          transposed(data),
+          scales(size_t(mx_scale_bytes(rows, cols)), e8m0{kMark}),
+          transposed_scales(size_t(mx_scale_bytes(cols, rows)), e8m0{kMark}),
+          rows(rows),
+          cols(cols) {}
+    template <class T>
+    HostMx(Cpu& cpu, const std::vector<T>& x, int64_t rows, int64_t cols) : HostMx(rows, cols) {
+        quantize_mx(cpu, view(), x.data());
+    }
+    MxTensor view() { return {data.data(), scales.data(), transposed.data(), transposed_scales.data(), rows, cols}; }
+    // Codes, scales, and both of the transposed copy, as numbers.
+    std::vector<Floats> bits() const {
+        const auto floats = [](const auto& from) {
+            Floats bits;
+            for (const auto x : from) bits.push_back(x.bits);
+            return bits;
+        };
+        return {floats(data), floats(scales), floats(transposed), floats(transposed_scales)};
+    }
 };
 
 struct Fp8Layer {
@@ -71,5 +102,24 @@ struct WholeFp8Layer {
                     dweight[size_t(o * C + c)] += d * x * kDoutScale * kInpScale;
                 }
             }
+    }
+};
+
+// A layer in MX, of operands whose magnitudes differ from block to block.
+struct MxLayer {
+    HostMx inp, weight, dout;
+
+    MxLayer(Cpu& cpu, int64_t N, int64_t C, int64_t OC)
+        : inp(cpu, uneven(N, C, 1, 1), N, C),
+          weight(cpu, uneven(OC, C, 2, 0.02f), OC, C),
+          dout(cpu, uneven(N, OC, 3, 1e-5f), N, OC) {}
+
+private:
+    static Floats uneven(int64_t rows, int64_t cols, uint64_t seed, float scale) {
+        Floats x = randn(size_t(rows * cols), seed, scale);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++)
+                x[size_t(r * cols + c)] *= std::ldexp(1.f, int(r * 5 % 7 + r / 32 % 3 + c / 32 * 3 % 5));
+        return x;
     }
 };

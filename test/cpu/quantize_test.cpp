@@ -1,7 +1,8 @@
 // Quantization to FP8: PyTorch's maximum, scale and values, all of them exactly.
 #include "llmc/cpu/quantize.h"
-#include "test/fixture.h"     // Fixture
-#include "test/op_testing.h"  // on_any_threads, check_equal
+#include "test/cpu/fp8_testing.h"  // HostMx
+#include "test/fixture.h"          // Fixture
+#include "test/op_testing.h"       // on_any_threads, check_equal
 #include "test/testing.h"
 
 static constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
@@ -269,4 +270,72 @@ TEST_CASE("a history keeps the largest magnitudes of so many steps, of all ranks
         CHECK(state.data[1] == float(std::min<size_t>(i + 1, kLength)));
         memory.get();
     }
+}
+
+TEST_CASE("quantize_mx agrees with PyTorch in every bit, and in where its scales lie", "[quantize]") {
+    const Fixture f("quantize");
+    const auto [rows, cols] = GENERATE(table<int, int>({{32, 160}, {160, 32}, {32, 32}}));
+    const std::string shape = format("mx.%dx%d.", rows, cols), want = "want." + shape;
+    INFO(shape);
+    const Floats inp = f.floats(shape + "inp");
+    const auto got = on_any_threads([&](Cpu& cpu) { return HostMx(cpu, inp, rows, cols).bits(); });
+    const auto floats = [&](const std::string& name) {
+        const Ints from = f.ints(want + name);
+        return Floats(from.begin(), from.end());
+    };
+    check_equal("out", got[0], floats("codes"));
+    check_equal("scales", got[1], floats("scales"));
+    check_equal("out_transposed", got[2], floats("codes_transposed"));
+    check_equal("transposed_scales", got[3], floats("scales_transposed"));
+}
+
+TEST_CASE("quantize_mx of an activation has the bits of the activation quantized, and sums columns", "[quantize]") {
+    const int64_t rows = 64, cols = 96, n = rows * cols;
+    Cpu cpu(2);
+    std::vector<bf16> inp, stored(static_cast<size_t>(n));
+    for (const float x : randn(size_t(2 * n), 1)) inp.push_back(to_bf16(x));
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared, Activation::swiglu}) {
+        INFO("activation " << int(activation));
+        if (activation == Activation::gelu)
+            gelu_forward(cpu, stored.data(), inp.data(), n);
+        else if (activation == Activation::swiglu)
+            swiglu_forward(cpu, stored.data(), inp.data(), rows, cols);
+        else
+            relu_squared_forward(cpu, stored.data(), inp.data(), n);
+        HostMx fused(rows, cols);
+        quantize_mx(cpu, fused.view(), inp.data(), nullptr, activation);
+        CHECK(fused.bits() == HostMx(cpu, stored, rows, cols).bits());
+    }
+    const Floats start = randn(size_t(cols), 2);
+    Guarded sums(start), want(start);
+    HostMx again(rows, cols);
+    quantize_mx(cpu, again.view(), stored.data(), sums.data());
+    add_column_sums(cpu, want.data(), stored.data(), rows, cols);
+    CHECK(same_bits(sums.get(), want.get()));
+}
+
+TEST_CASE("in MX what is not finite makes NaN of its blocks, and only of them", "[quantize]") {
+    Cpu cpu(1);
+    for (const float strange : {kNanF, -std::numeric_limits<float>::infinity()}) {
+        Floats inp = randn(64 * 64, 1);
+        inp[40 * 64 + 7] = strange;
+        HostMx x(cpu, inp, 64, 64);
+        for (int64_t r = 0; r < 64; r++)
+            for (int64_t c = 0; c < 64; c++) {
+                const auto value = [&](const auto& codes, const auto& scales, int64_t row, int64_t col) {
+                    return to_float(codes[size_t(row * 64 + col)]) *
+                           to_float(scales[size_t(mx_scale_at(row, col, 64))]);
+                };
+                CHECK(std::isnan(value(x.data, x.scales, r, c)) == (r == 40 && c < 32));
+                CHECK(std::isnan(value(x.transposed, x.transposed_scales, c, r)) == (c == 7 && r >= 32));
+            }
+    }
+}
+
+TEST_CASE("quantize_mx refuses parts of blocks", "[quantize]") {
+    Cpu cpu(1);
+    const Floats inp(48 * 64);
+    for (const auto& [rows, cols] : {std::pair{48, 64}, {64, 48}})
+        CHECK(error_of([&] { HostMx(cpu, inp, rows, cols); }) ==
+              format("2: quantize_mx of (%d, %d): in MX tokens and channels must be multiples of 32", rows, cols));
 }

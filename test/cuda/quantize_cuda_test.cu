@@ -2,6 +2,7 @@
 #include "llmc/cuda/quantize.cuh"
 #include <bit>
 #include "llmc/cpu/quantize.h"
+#include "test/cuda/mx_testing.h"  // HostMx, DeviceMx
 #include "test/cuda_testing.h"
 
 namespace {
@@ -231,4 +232,62 @@ TEST_CASE("quantize on a GPU refuses rows that are not a multiple of 16 bytes", 
               quantize<e4m3, float>(cuda, out.data, nullptr, inverse.data, inp.data, amax.data, 4, 48, nullptr,
                                     Activation::swiglu, inp.data, {amax.data});
           }) == "2: quantize of (4, 24): fp8 needs multiples of 16");
+}
+
+TEMPLATE_TEST_CASE("quantize_mx on a GPU gives the CPU's codes and scales", "[quantize]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const auto [rows, cols] = GENERATE(table<int, int>({{32, 32}, {128, 128}, {96, 160}, {288, 32}, {160, 416}}));
+    INFO(rows << " x " << cols);
+    const size_t n = size_t(rows * cols);
+    Floats inp = rounded<T>(randn(n, 1));
+    for (size_t i = 0; i < 32; i++) inp[i] = 0;
+    inp[n / 2] = 1e30f, inp[n - 1] = std::numeric_limits<float>::infinity(),
+            inp[n / 3] = std::numeric_limits<float>::quiet_NaN();
+    Cpu cpu;
+    Cuda cuda;
+    HostMx want(rows, cols);
+    const Floats start = randn(size_t(cols), 2);
+    quantize_mx(cpu, want.view(), inp.data());
+    const OnDevice<T> d_inp(cuda, inp);
+    for (const bool with_sums : {false, true}) {
+        DeviceMx got(cuda, HostMx(rows, cols));
+        OnDevice<float> sums(cuda, start);
+        quantize_mx(cuda, got.view(), d_inp.data, with_sums ? sums.data : nullptr);
+        const std::vector<Floats> bits = got.bits(), want_bits = want.bits();
+        for (size_t i = 0; i < bits.size(); i++) check_equal("output " + std::to_string(i), bits[i], want_bits[i]);
+    }
+    inp[n / 2] = inp[n - 1] = inp[n / 3] = 0;
+    const OnDevice<T> finite(cuda, inp);
+    Floats want_sums = start;
+    quantize_mx(cpu, want.view(), inp.data(), want_sums.data());
+    const auto got_sums = twice_the_same([&] {
+        DeviceMx got(cuda, HostMx(rows, cols));
+        OnDevice<float> sums(cuda, start);
+        quantize_mx(cuda, got.view(), finite.data, sums.data);
+        return std::vector<Floats>{sums.get()};
+    });
+    // As above: `rows` terms in f32 on both sides, in other orders.
+    check_close("column_sums", got_sums[0], want_sums, (double(rows) / 2 + 4) * kEpsF32);
+}
+
+TEMPLATE_TEST_CASE("quantize_mx of an activation on a GPU has the bits of the activation quantized",
+                   "[quantize]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const int64_t rows = 160, cols = 288, n = rows * cols;
+    Cuda cuda;
+    const OnDevice<T> inp(cuda, rounded<T>(randn(size_t(2 * n), 1)));
+    OnDevice<T> stored(cuda, size_t(n));
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared, Activation::swiglu}) {
+        INFO("activation " << int(activation));
+        if (activation == Activation::gelu)
+            gelu_forward(cuda, stored.data, inp.data, n);
+        else if (activation == Activation::swiglu)
+            swiglu_forward(cuda, stored.data, inp.data, rows, cols);
+        else
+            relu_squared_forward(cuda, stored.data, inp.data, n);
+        DeviceMx fused(cuda, HostMx(rows, cols)), separate(cuda, HostMx(rows, cols));
+        quantize_mx(cuda, fused.view(), inp.data, nullptr, activation);
+        quantize_mx(cuda, separate.view(), stored.data);
+        CHECK(fused.bits() == separate.bits());
+    }
 }

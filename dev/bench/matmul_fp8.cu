@@ -1,7 +1,8 @@
-// Speed of a model's widest linear layer, (N, C) to (N, 4 C), in FP8: the GEMMs alone, compared with those in the
-// model's type; and forward with its quantization.
+// Speed of a model's widest linear layer, (N, C) to (N, 4 C), in FP8 and in MX: the GEMMs alone, compared with those in
+// the model's type; and forward with its quantization.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
+#include "llmc/cuda/limits.h"  // kOldestMx
 #include "llmc/cuda/matmul_fp8.cuh"
 #include "llmc/cuda/quantize.cuh"
 #else
@@ -34,6 +35,39 @@ struct Tensor8 {
     Quantized<Fp8> view() { return {codes(data), codes(transposed), inverse_scale.data(), rows, cols}; }
     static Fp8* codes(Values<float>& of) { return reinterpret_cast<Fp8*>(of.data()); }
 };
+
+// A tensor in MX.
+struct TensorMx {
+    int64_t rows, cols;
+    Values<float> data, transposed, scales, transposed_scales;
+
+    template <class T>
+    TensorMx(Bench& bench, const Values<T>& values, int64_t rows, int64_t cols)
+        : rows(rows),
+          cols(cols),
+          data(bench.random<float>(rows * cols / 4)),
+          transposed(bench.random<float>(rows * cols / 4)),
+          scales(bench.random<float>(mx_scale_bytes(rows, cols) / 4)),
+          transposed_scales(bench.random<float>(mx_scale_bytes(cols, rows) / 4)) {
+        quantize_mx(bench.device, view(), values.data());
+    }
+    MxTensor view() {
+        return {reinterpret_cast<e4m3*>(data.data()),
+                reinterpret_cast<e8m0*>(scales.data()),
+                reinterpret_cast<e4m3*>(transposed.data()),
+                reinterpret_cast<e8m0*>(transposed_scales.data()),
+                rows,
+                cols};
+    }
+};
+
+bool has_mx([[maybe_unused]] const Device& device) {
+#if BENCH_CUDA
+    return device.compute_capability >= kOldestMx;
+#else
+    return true;
+#endif
+}
 
 template <class T>
 void measure(Bench& bench, const BenchShape& s) {
@@ -73,6 +107,27 @@ void measure(Bench& bench, const BenchShape& s) {
     bench.print("matmul_fp8_backward", s,
                 layer(2 * n_out + n_weight + n_in + sizeof(T) * n_in + 4 * n_weight, 2 * flops), backward_time,
                 bench.dtype(), backward_rival);
+    if (!has_mx(device)) return;
+    TensorMx mx_inp(bench, inp.values, N, C), mx_weight(bench, weight.values, OC, C),
+        mx_dout(bench, dout.values, N, OC);
+    const auto mx_forward = [&] { matmul_mx_forward(device, out.data(), mx_inp.view(), mx_weight.view(), no_bias); };
+    const Timing mx_time = bench.stopwatch.time(mx_forward);
+    bench.print("matmul_mx_forward", s, layer(33. / 32 * (n_in + n_weight) + sizeof(T) * n_out, flops), mx_time,
+                bench.dtype(), rival);
+    const Timing whole_mx_time = bench.stopwatch.time([&] {
+        quantize_mx(device, mx_inp.view(), inp.values.data());
+        quantize_mx(device, mx_weight.view(), weight.values.data());
+        mx_forward();
+    });
+    bench.print("quantize_mx and matmul_mx_forward", s, (sizeof(T) + 99. / 32) * (n_in + n_weight) + sizeof(T) * n_out,
+                flops, whole_mx_time, bench.dtype(), rival);
+    const Timing mx_backward_time = bench.stopwatch.time([&] {
+        matmul_mx_backward(device, dinp.data(), dweight.data(), mx_dout.view(), mx_inp.view(), mx_weight.view(),
+                           Write::set);
+    });
+    bench.print("matmul_mx_backward", s,
+                layer(33. / 32 * (2 * n_out + n_weight + n_in) + sizeof(T) * n_in + 4 * n_weight, 2 * flops),
+                mx_backward_time, bench.dtype(), backward_rival);
 }
 
 BENCHMARK("matmul_fp8", Bound::compute, measure)

@@ -49,6 +49,27 @@ std::vector<Columns> matrix_of(const void* data, DType dtype, int64_t rows, int6
     return matrix;
 }
 
+// Scales in UE8M0 of 32 elements each, for rows of K, by cuBLAS's documentation ("1D Block Scaling Factors Layout") and
+// not by llmc/base/fp8.h: tiles of 128 rows by 4 scales follow each other along a row of tiles; in a tile 32 groups of
+// 16 bytes, in a group the four scales of row r, of r + 32, r + 64 and r + 96.
+class BlockScales {
+public:
+    BlockScales(const void* scales, int64_t K)
+        : tiles_(static_cast<const Tile*>(scales)), tiles_in_row_((K / 32 + 3) / 4) {}
+    double at(int64_t row, int64_t k) const {
+        const int64_t block = k / 32;
+        const uint8_t exponent = tiles_[row / 128 * tiles_in_row_ + block / 4].group[row % 32][row / 32 % 4][block % 4];
+        return exponent == 255 ? std::nan("") : std::ldexp(1., exponent - 127);
+    }
+
+private:
+    struct Tile {
+        uint8_t group[32][4][4];
+    };
+    const Tile* tiles_;
+    int64_t tiles_in_row_;
+};
+
 // sums (width) = row (K) b (K, width), summed in the order of k. Emulated models spend most of their time here.
 EMULATOR_UNBOUNDED void multiply_row(Columns* sums, const double* row, const Columns* b, int64_t K, int64_t width) {
     for (int64_t j = 0; j < width; j++) sums[j] = Columns{};
@@ -64,14 +85,21 @@ void multiply(const MatmulCall& call, void* out, const void* a, const void* b, c
     const int64_t stride_a = call.stride_a ? call.stride_a : (call.transpose_a ? call.k : call.m) * lda;
     const int64_t stride_b = call.stride_b ? call.stride_b : (call.transpose_b ? call.n : call.k) * ldb;
     const int64_t stride_out = call.stride_out ? call.stride_out : call.m * ldo;
-    const double scale = scales.a ? double(*scales.a) * double(*scales.b) : 1;
+    const double scale = scales.a && !call.block_scales ? double(*static_cast<const float*>(scales.a)) *
+                                                              double(*static_cast<const float*>(scales.b))
+                                                        : 1;
     const int64_t width = (call.n + 3) / 4, width_a = (call.k + 3) / 4;
     std::vector<Columns> sums(static_cast<size_t>(width));
     for (int64_t batch = 0; batch < call.batch; batch++) {
-        const std::vector<Columns> all_a =
-            matrix_of(a, call.a, call.m, call.k, call.transpose_a, lda, batch * stride_a);
-        const std::vector<Columns> all_b =
-            matrix_of(b, call.b, call.k, call.n, call.transpose_b, ldb, batch * stride_b);
+        std::vector<Columns> all_a = matrix_of(a, call.a, call.m, call.k, call.transpose_a, lda, batch * stride_a);
+        std::vector<Columns> all_b = matrix_of(b, call.b, call.k, call.n, call.transpose_b, ldb, batch * stride_b);
+        if (call.block_scales) {
+            const BlockScales of_a(scales.a, call.k), of_b(scales.b, call.k);
+            for (int64_t k = 0; k < call.k; k++) {
+                for (int64_t i = 0; i < call.m; i++) all_a[size_t(i * width_a + k / 4)][k % 4] *= of_a.at(i, k);
+                for (int64_t j = 0; j < call.n; j++) all_b[size_t(k * width + j / 4)][j % 4] *= of_b.at(j, k);
+            }
+        }
         for (int64_t i = 0; i < call.m; i++) {
             const auto* const row = reinterpret_cast<const double*>(all_a.data() + i * width_a);
             multiply_row(sums.data(), row, all_b.data(), call.k, width);

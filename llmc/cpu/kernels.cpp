@@ -68,6 +68,8 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.low_rank_backward = low_rank_backward;
     o.matmul_fp8_forward = matmul_fp8_forward;
     o.matmul_fp8_backward = matmul_fp8_backward;
+    o.matmul_mx_forward = matmul_mx_forward;
+    o.matmul_mx_backward = matmul_mx_backward;
     o.muon_row = muon_row<T>;
     o.muon_momentum = muon_momentum;
     o.muon_momentum_bf16 = muon_momentum_bf16;

@@ -10,7 +10,7 @@
 #include <vector>
 #include "llmc/base/build_id.h"      // check_library_version, library_text, nvidia_package
 #include "llmc/base/bf16.h"          // to_bf16
-#include "llmc/base/fp8.h"           // to_fp8
+#include "llmc/base/fp8.h"           // to_fp8, mx_scale_bytes
 #include "llmc/base/rng.h"           // mix64
 #include "llmc/cuda/cuda_device.h"   // Cuda, cuda_check
 #include "llmc/cuda/matmul_cache.h"  // MatmulCache
@@ -128,6 +128,16 @@ Plan describe(const MatmulCall& call) {
     set(plan, CUBLASLT_MATMUL_DESC_TRANSB, transpose(c.second));
     set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(call.epilogue));
     if (call.fast_accumulate) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(1));
+    if (call.block_scales) {
+#if CUBLAS_VERSION >= 120800
+        for (const auto mode : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE})
+            set(plan, mode, int32_t(CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0));
+#else
+        throw Error(kExitUsage,
+                    "products in MX begin with cuBLASLt 12.8, and this program was built with an older one: "
+                    "build with CUDA 12.8 or newer, or choose another --fp8-scaling");
+#endif
+    }
     // bias and aux have the type of `out` unless another one is set.
     if (has_aux_matrix(call.epilogue)) {
         ensure(c.ld_aux % 8 == 0);
@@ -318,7 +328,9 @@ struct CublasLt::Library {
                                  : has_aux_matrix(call.epilogue) ? c.ld_aux * call.m
                                                                  : call.m;
         const size_t aux_bytes = size_t(aux_size) * size_of(call.out);
-        const size_t scale_bytes = is_fp8(call.a) ? sizeof(float) : 0;
+        const size_t scale_bytes = call.block_scales ? size_t(mx_scale_bytes(std::max(call.m, call.n), call.k))
+                                   : is_fp8(call.a)  ? sizeof(float)
+                                                     : 0;
         const struct {
             size_t bytes;
             DType dtype;
@@ -341,6 +353,8 @@ struct CublasLt::Library {
             used += (needs[i].bytes + 255) / 256 * 256;
             fill_with_noise(cuda, at[i], needs[i].bytes, needs[i].dtype);
         }
+        if (call.block_scales)  // of one
+            cuda_check(cudaMemsetAsync(at[5], 127, scale_bytes, cuda.stream), "filling scales");
         set_pointers(plan, call, at[3], at[4], at[5], at[5]);
 
         constexpr int kWarmUps = 2, kMeasurements = 7;

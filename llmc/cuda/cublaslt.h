@@ -17,7 +17,8 @@ file.
 Descriptors and algorithm are cached for each distinct call, so a call costs a lookup and a launch. The first call of
 each kind queries the library and, with tuning, times candidates; a CUDA graph may be captured from the second on.
 
-FP8 operands (e4m3, e5m2: sm_89 and up) have one scale each, a float in device memory.
+FP8 operands (e4m3, e5m2: sm_89 and up) have one scale each, a float in device memory; in MX (sm_100 and up, cuBLASLt
+12.8 and up) as many as mx_scale_bytes() says, where mx_scale_at() puts them (llmc/base/fp8.h).
 
 Pointers are 16-byte aligned; aux leading dimensions are multiples of 8 elements. Bytes: at least every matrix once.
 FLOPs: 2 m n k.
@@ -29,9 +30,9 @@ FLOPs: 2 m n k.
 
 struct Cuda;
 
-// The inverse scales of FP8 operands: one float each, in device memory.
+// The inverse scales of FP8 operands, in device memory: one float each, or those of the blocks of MX.
 struct OperandScales {
-    const float *a = nullptr, *b = nullptr;
+    const void *a = nullptr, *b = nullptr;
 };
 
 class CublasLt {

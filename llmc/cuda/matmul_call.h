@@ -15,7 +15,8 @@ A linear layer, inp (N, C), weight (OC, C), out (N, OC):
   dweight = dout^T inp       the same without .accumulate
 
 FP8 operands both have rows along k (transpose_b and not transpose_a), as tensor cores before Blackwell require, and a
-scale each; the product is multiplied by both scales before a bias is added.
+scale each; the product is multiplied by both scales before a bias is added. In MX each has a scale for 32 elements
+along k (llmc/base/fp8.h).
 */
 #pragma once
 #include <compare>
@@ -23,6 +24,7 @@ scale each; the product is multiplied by both scales before a bias is added.
 #include <string>
 #include "llmc/base/check.h"  // ensure, format
 #include "llmc/base/dtype.h"  // DType
+#include "llmc/base/fp8.h"    // kMxBlock
 
 // What is done to the product before it is stored, or computed along with it. gelu is the tanh form; aux has the type
 // of out and is (m, n), but for row_sums (m).
@@ -51,6 +53,7 @@ struct MatmulCall {
     // A batch of GEMMs of one shape; strides in elements; 0: contiguous.
     int64_t batch = 1, stride_a = 0, stride_b = 0, stride_out = 0;
     float alpha = 1, beta = 1;
+    bool block_scales = false;     // MX: a and b in e4m3, with scales of blocks instead of one each
     bool fast_accumulate = false;  // FP8: sums inside the tensor cores, with fewer bits than f32
 
     auto operator<=>(const MatmulCall&) const = default;
@@ -99,8 +102,12 @@ inline ColumnMajorCall column_major(const MatmulCall& call) {
         ensure(call.epilogue == Epilogue::none || call.epilogue == Epilogue::bias);
         for (const int64_t size : {call.m, call.n, call.k, result.first.ld, result.second.ld, result.d.ld})
             ensure(size % 16 == 0);
+        if (call.block_scales) {
+            ensure(call.a == DType::e4m3 && call.b == DType::e4m3 && !call.fast_accumulate);
+            ensure(call.k % kMxBlock == 0 && result.first.ld == call.k && result.second.ld == call.k);
+        }
     } else {
-        ensure(is_float(call.a) && call.a == call.b && !call.fast_accumulate);
+        ensure(is_float(call.a) && call.a == call.b && !call.fast_accumulate && !call.block_scales);
     }
     ensure(result.first.ld >= result.first.rows && result.second.ld >= result.second.rows);
     ensure(result.d.ld >= result.d.rows && result.ld_aux >= result.d.rows);
@@ -139,6 +146,7 @@ inline std::string text_of(const MatmulCall& call) {
     if (has_aux_matrix(call.epilogue)) text += format(" ld %ld", c.ld_aux);
     if (call.alpha != 1) text += format(", alpha %.9g", double(call.alpha));
     if (call.accumulate) text += format(", beta %.9g", double(call.beta));
+    if (call.block_scales) text += ", MX";
     if (call.fast_accumulate) text += ", fast accumulation";
     if (call.batch > 1)
         text += format(", batch %ld strides %ld %ld %ld", call.batch, c.second.stride, c.first.stride, c.d.stride);

@@ -12,7 +12,7 @@ Accuracy  for the same quantized values: a sum of C products in any order, then 
           the sum has about 14 bits on Hopper (DeepSeek-V3, arXiv:2412.19437, 3.3.2)
           (test/cuda/matmul_fp8_cuda_test.cu)
 Requires  N, C, OC multiples of 16, pointers 16-byte aligned, sm_89; with a bias, bf16: the library adds no f32 bias to
-          GEMMs in FP8. Neither speed nor accuracy measured on a GPU yet
+          GEMMs in FP8. In MX multiples of 32, sm_100, cuBLASLt 12.8. Neither speed nor accuracy measured on a GPU yet
 */
 #pragma once
 #include "llmc/base/check.h"     // require
@@ -58,4 +58,39 @@ void matmul_fp8_backward(Cuda& cuda, T* dinp, float* dweight, const Quantized<e5
     call.m = OC, call.n = C, call.k = N, call.out = DType::f32, call.accumulate = write == Write::add;
     cuda.cublaslt().run(cuda, call, dweight, dout.transposed, inp.transposed, nullptr, nullptr, nullptr,
                         {dout.inverse_scale, inp.inverse_scale});
+}
+
+template <class T>
+void matmul_mx_forward(Cuda& cuda, T* out, const MxTensor& inp, const MxTensor& weight, const T* bias) {
+    const OpScope op(cuda, __func__);
+    check_mx_layer("matmul_mx_forward", inp, weight);
+    check_mx_device(cuda, "matmul_mx_forward");
+    const MatmulCall call = {.m = inp.rows,
+                             .n = weight.rows,
+                             .k = inp.cols,
+                             .transpose_b = true,
+                             .a = DType::e4m3,
+                             .b = DType::e4m3,
+                             .out = kDType<T>,
+                             .epilogue = bias ? Epilogue::bias : Epilogue::none,
+                             .block_scales = true};
+    cuda.cublaslt().run(cuda, call, out, inp.data, weight.data, bias, nullptr, nullptr, {inp.scales, weight.scales});
+}
+
+template <class T>
+void matmul_mx_backward(Cuda& cuda, T* dinp, float* dweight, const MxTensor& dout, const MxTensor& inp,
+                        const MxTensor& weight, Write write = Write::add) {
+    const OpScope op(cuda, __func__);
+    const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
+    check_mx_layer("matmul_mx_backward", inp, weight);
+    check_mx_device(cuda, "matmul_mx_backward");
+    ensure(dout.rows == N && dout.cols == OC);
+    MatmulCall call = {.m = N, .n = C, .k = OC, .transpose_b = true, .a = DType::e4m3, .b = DType::e4m3};
+    call.out = kDType<T>, call.block_scales = true;
+    if (dinp)
+        cuda.cublaslt().run(cuda, call, dinp, dout.data, weight.transposed, nullptr, nullptr, nullptr,
+                            {dout.scales, weight.transposed_scales});
+    call.m = OC, call.n = C, call.k = N, call.out = DType::f32, call.accumulate = write == Write::add;
+    cuda.cublaslt().run(cuda, call, dweight, dout.transposed, inp.transposed, nullptr, nullptr, nullptr,
+                        {dout.transposed_scales, inp.transposed_scales});
 }

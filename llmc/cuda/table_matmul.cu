@@ -7,5 +7,6 @@
 CUDA_OPS(MatmulOps, .matmul_forward = matmul_forward, .matmul_backward = matmul_backward,
          .matmul_gelu_forward = matmul_gelu_forward, .matmul_gelu_backward = matmul_gelu_backward,
          .low_rank_forward = low_rank_forward, .low_rank_backward = low_rank_backward)
-CUDA_OPS(MatmulFp8Ops, .matmul_fp8_forward = matmul_fp8_forward, .matmul_fp8_backward = matmul_fp8_backward)
+CUDA_OPS(MatmulFp8Ops, .matmul_fp8_forward = matmul_fp8_forward, .matmul_fp8_backward = matmul_fp8_backward,
+         .matmul_mx_forward = matmul_mx_forward, .matmul_mx_backward = matmul_mx_backward)
 CUDA_OPS(NewtonSchulzOps, .newton_schulz_workspace = newton_schulz_workspace<T>, .newton_schulz = newton_schulz)

@@ -7,10 +7,12 @@ depending on `write`. The gradient of the bias is computed from dout before quan
 
 Every GEMM has both operands with rows along k, the only layout that GPUs before Blackwell support in FP8: forward reads
 `data`, backward dout.data, weight.transposed, dout.transposed and inp.transposed. N, C and OC are multiples of 16.
+
+In MX all operands are e4m3 with scales of blocks (llmc/base/fp8.h), and N, C and OC are multiples of 32.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/fp8.h"    // Quantized, e4m3, e5m2
+#include "llmc/base/fp8.h"    // Quantized, MxTensor, e4m3, e5m2
 #include "llmc/ops/matmul.h"  // Write
 
 template <class Device, class T>
@@ -19,4 +21,7 @@ struct MatmulFp8Ops {
                                const T* bias);
     void (*matmul_fp8_backward)(Device&, T* dinp, float* dweight, const Quantized<e5m2>& dout,
                                 const Quantized<e4m3>& inp, const Quantized<e4m3>& weight, Write write);
+    void (*matmul_mx_forward)(Device&, T* out, const MxTensor& inp, const MxTensor& weight, const T* bias);
+    void (*matmul_mx_backward)(Device&, T* dinp, float* dweight, const MxTensor& dout, const MxTensor& inp,
+                               const MxTensor& weight, Write write);
 };

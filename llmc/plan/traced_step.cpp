@@ -77,7 +77,8 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void*, const void*, const
     TracedWork& one = recorder->add(TracedWork::Kind::gemm, "cublaslt", cuda.stream);
     one.gemm = call;
     const auto bytes_of = [&](const ColumnMajorMatrix& m) {
-        return double(m.rows * m.cols) * double(size_of(m.dtype));
+        const double scales = call.block_scales && is_fp8(m.dtype) ? 1. / kMxBlock : 0;
+        return double(m.rows * m.cols) * (double(size_of(m.dtype)) + scales);
     };
     const double out = bytes_of(c.d);
     one.cost.bytes = double(call.batch) * (bytes_of(c.first) + bytes_of(c.second) +

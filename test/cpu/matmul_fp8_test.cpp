@@ -123,3 +123,28 @@ TEST_CASE("matmul_fp8 with results in bf16 rounds them once", "[matmul_fp8]") {
         return results;
     });
 }
+
+TEST_CASE("matmul_mx agrees with PyTorch", "[matmul_fp8]") {
+    const Fixture f("matmul_fp8");
+    const auto [N, C, OC] = GENERATE(table<int, int, int>({{64, 32, 32}, {32, 160, 32}}));
+    const std::string name = format("mx.%dx%dx%d.", N, C, OC), want = "want." + name;
+    INFO(name);
+    const Floats added = f.floats(want + "dweight"), bias = randn(size_t(OC), 5);
+    const Floats start = randn(added.size(), 1, float(rms(added.data(), int64_t(added.size()))));
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        HostMx inp(cpu, f.floats(name + "inp"), N, C), weight(cpu, f.floats(name + "weight"), OC, C),
+            dout(cpu, f.floats(name + "dout"), N, OC);
+        Guarded out(size_t(N * OC)), with_bias(size_t(N * OC)), dinp(size_t(N * C)), dweight(start),
+            alone(added.size());
+        matmul_mx_forward<float>(cpu, out, inp.view(), weight.view(), nullptr);
+        matmul_mx_forward<float>(cpu, with_bias, inp.view(), weight.view(), bias.data());
+        matmul_mx_backward<float>(cpu, dinp, dweight, dout.view(), inp.view(), weight.view());
+        matmul_mx_backward<float>(cpu, nullptr, alone, dout.view(), inp.view(), weight.view(), Write::set);
+        return std::vector<Floats>{out.get(), dinp.get(), dweight.get(), alone.get(), with_bias.get()};
+    });
+    check_close("out", got[0], f.floats(want + "out"), tolerance(C));
+    check_close("dinp", got[1], f.floats(want + "dinp"), tolerance(OC));
+    check_close("dweight", got[2], plus(start, added), tolerance(N));
+    check_close("dweight alone", got[3], added, tolerance(N));
+    for (int i = 0; i < N * OC; i++) CHECK(got[4][size_t(i)] == got[0][size_t(i)] + bias[size_t(i % OC)]);
+}

@@ -209,6 +209,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     const int64_t ld_aux = op.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
     const auto* a_scale = op.get<const float*>(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, nullptr);
     const auto* b_scale = op.get<const float*>(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, nullptr);
+    const bool is_mx = op.get<int32_t>(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, 0) != 0;
+    if (is_mx) {
+        for (const int mode : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE})
+            REQUIRE(op.get<int32_t>(mode, 0) == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0);
+        REQUIRE((ma.type == CUDA_R_8F_E4M3 && mb.type == CUDA_R_8F_E4M3 && k % 32 == 0));
+    }
+    // The scale of an element of a row of A^T or of B: tiles of 128 x 4, in them 32 x 4 x 4.
+    const auto block_scale = [&](const float* scales, int64_t row, int64_t j) {
+        if (!is_mx) return 1.f;
+        const int64_t tiles = (int64_t(k) + 127) / 128, at = (row / 128 * tiles + j / 128) * 512 + row % 32 * 16;
+        const int exponent = reinterpret_cast<const uint8_t*>(scales)[at + row % 128 / 32 * 4 + j % 128 / 32];
+        return std::ldexp(1.f, exponent - 127);
+    };
     fake.fast_accumulation = op.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0);
     fake.scales = {a_scale, b_scale};
     // What the library requires of FP8 before Blackwell, and of other types: no scales.
@@ -221,7 +234,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
             REQUIRE(size % 16 == 0);
         for (int64_t i = 0; i < int64_t(ma.cols) * ma.ld; i++) fake.not_finite += !std::isfinite(ma.load(a, i));
         for (int64_t i = 0; i < int64_t(mb.cols) * mb.ld; i++) fake.not_finite += !std::isfinite(mb.load(b, i));
-        fake.not_finite += !std::isfinite(*a_scale) + !std::isfinite(*b_scale);
+        for (int64_t row = 0; is_mx && row < int64_t(ma.cols); row++)
+            fake.not_finite += block_scale(a_scale, row, 0) > 8;
+        if (!is_mx) fake.not_finite += !std::isfinite(*a_scale) + !std::isfinite(*b_scale);
     }
     // As its header says: of the length of D's columns, reduced over k, stored in D's type.
     if (epilogue == CUBLASLT_EPILOGUE_BGRADB)
@@ -236,10 +251,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                 float sum = 0;
                 for (int64_t j = 0; j < int64_t(k); j++)
                     sum += ma.load(a, i * ma.stride + (ta ? j + row * ma.ld : row + j * ma.ld)) *
-                           mb.load(b, i * mb.stride + (tb ? col + j * mb.ld : j + col * mb.ld));
+                           block_scale(a_scale, row, j) *
+                           mb.load(b, i * mb.stride + (tb ? col + j * mb.ld : j + col * mb.ld)) *
+                           block_scale(b_scale, col, j);
                 const int64_t at = i * md.stride + row + col * md.ld;
                 float value = *static_cast<const float*>(alpha) * sum;
-                if (a_scale) value *= *a_scale * *b_scale;
+                if (a_scale && !is_mx) value *= *a_scale * *b_scale;
                 // As the library promises: C is not read when beta is 0, so that NaN there does no harm.
                 if (*static_cast<const float*>(beta) != 0) value += *static_cast<const float*>(beta) * md.load(c, at);
                 if (epilogue & CUBLASLT_EPILOGUE_BIAS) value += md.load(bias, row);
@@ -427,6 +444,41 @@ TEST_CASE("cublaslt calls: every kind of product is the one that was asked for",
     run();
     CHECK(fake.rankings == 1);
     CHECK(fake.live == live);
+}
+
+TEST_CASE("cublaslt calls: GEMMs in MX", "[cublaslt]") {
+    fake = {};
+    const bool accumulate = GENERATE(false, true);
+    const DType result = accumulate ? DType::f32 : DType::bf16;
+    const int64_t m = 144, n = 32, k = 160;  // two tiles of a's rows, two along k
+    MatmulCall call = {.m = m, .n = n, .k = k, .transpose_b = true, .a = DType::e4m3, .b = DType::e4m3};
+    call.out = result, call.accumulate = accumulate, call.block_scales = true;
+    const Floats a = whole_numbers(m * k, 1, 1), b = whole_numbers(n * k, 2, 1), start = whole_numbers(m * n, 3, 3);
+    const auto exponent = [](int64_t row, int64_t j) { return int(row / 32 + row % 3 + j / 32) % 4 - 1; };
+    const auto scales_of = [&](int64_t rows) {
+        std::vector<uint8_t> scales(size_t(mx_scale_bytes(rows, k)));
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t j = 0; j < k; j += 32)
+                scales[size_t(mx_scale_at(row, j, k))] = uint8_t(127 + exponent(row, j));
+        return scales;
+    };
+    Floats want = start;
+    for (int64_t row = 0; row < m; row++)
+        for (int64_t col = 0; col < n; col++) {
+            float sum = accumulate ? start[size_t(row * n + col)] : 0;
+            for (int64_t j = 0; j < k; j++)
+                sum += std::ldexp(a[size_t(row * k + j)] * b[size_t(col * k + j)], exponent(row, j) + exponent(col, j));
+            want[size_t(row * n + col)] = result == DType::bf16 ? to_float(to_bf16(sum)) : sum;
+        }
+    const std::vector<uint8_t> a_scales = scales_of(m), b_scales = scales_of(n);
+    {
+        Cuda cuda;
+        OnDevice out(result, start), d_a(DType::e4m3, a), d_b(DType::e4m3, b);
+        cuda.cublaslt().run(cuda, call, out.data(), d_a.data(), d_b.data(), nullptr, nullptr, nullptr,
+                            {a_scales.data(), b_scales.data()});
+        check_equal("out", out.get(), want);
+    }
+    CHECK(fake.live == 0);
 }
 
 // m x n x k with a (m, k) and b (n, k), both by rows.
@@ -685,6 +737,15 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
         cuda.cublaslt().run(cuda, fp8, x.data(), x.data(), x.data(), nullptr, nullptr, nullptr, {&one, &one});
         CHECK(fake.last_algorithm == 1);
         CHECK(fake.scales == std::pair(&one, &one));
+        CHECK(fake.not_finite == 0);
+
+        MatmulCall mx = fp8;
+        mx.a = DType::e4m3, mx.block_scales = true, mx.fast_accumulate = false;
+        const std::vector<uint8_t> scales(size_t(mx_scale_bytes(16, 32)), 127);
+        fake.last_algorithm = 0;
+        cuda.cublaslt().run(cuda, mx, x.data(), x.data(), x.data(), nullptr, nullptr, nullptr,
+                            {scales.data(), scales.data()});
+        CHECK(fake.last_algorithm == 1);
         CHECK(fake.not_finite == 0);
     }
     CHECK(fake.live == 0);

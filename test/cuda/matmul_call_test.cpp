@@ -104,8 +104,9 @@ TEST_CASE("matmul_call: distinct calls have distinct texts, none with the file's
         }
     }
     const MatmulCall fp8{.m = 16, .n = 16, .k = 32, .transpose_b = true, .a = DType::e4m3, .b = DType::e4m3};
-    calls.insert(calls.end(), 4, fp8);
-    calls.end()[-3].a = DType::e5m2, calls.end()[-2].b = DType::e5m2, calls.end()[-1].fast_accumulate = true;
+    calls.insert(calls.end(), 5, fp8);
+    calls.end()[-4].a = DType::e5m2, calls.end()[-3].b = DType::e5m2, calls.end()[-2].block_scales = true;
+    calls.end()[-1].fast_accumulate = true;
     for (size_t x = 0; x < calls.size(); x++) {
         CHECK(!contains(text_of(calls[x]), "|"));
         for (size_t y = 0; y < x; y++) {
@@ -139,6 +140,21 @@ TEST_CASE("matmul_call: what makes no sense is refused", "[matmul_call]") {
     CHECK(refused({.m = 2, .n = 3, .k = 4, .epilogue = Epilogue::row_sums, .batch = 2}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .epilogue = Epilogue::dgelu, .batch = 2}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .fast_accumulate = true}));
+    MatmulCall mx{.m = 16, .n = 48, .k = 32, .transpose_b = true, .a = DType::e4m3, .b = DType::e4m3};
+    mx.block_scales = true;
+    CHECK(!refused(mx));
+    const auto mx_refused_with = [&](auto change) {
+        MatmulCall call = mx;
+        change(call);
+        return refused(call);
+    };
+    CHECK(mx_refused_with([](MatmulCall& c) { c.a = DType::e5m2; }));
+    CHECK(mx_refused_with([](MatmulCall& c) { c.b = DType::e5m2; }));
+    CHECK(mx_refused_with([](MatmulCall& c) { c.a = c.b = DType::bf16; }));
+    CHECK(mx_refused_with([](MatmulCall& c) { c.k = 48; }));
+    CHECK(mx_refused_with([](MatmulCall& c) { c.lda = 64; }));
+    CHECK(mx_refused_with([](MatmulCall& c) { c.ldb = 64; }));
+    CHECK(mx_refused_with([](MatmulCall& c) { c.fast_accumulate = true; }));
     // FP8: rows along k, sizes of 16, no epilogue but a bias.
     const MatmulCall fp8{.m = 32, .n = 48, .k = 16, .transpose_b = true, .a = DType::e5m2, .b = DType::e4m3};
     CHECK(!refused(fp8));

@@ -1,7 +1,8 @@
 // The linear layer in FP8 on a GPU: exact on whole numbers, and against the CPU on others.
 #include "llmc/cuda/matmul_fp8.cuh"
 #include "llmc/cpu/matmul_fp8.h"
-#include "test/cpu/fp8_testing.h"  // Fp8Layer, WholeFp8Layer
+#include "test/cpu/fp8_testing.h"  // Fp8Layer, WholeFp8Layer, MxLayer
+#include "test/cuda/mx_testing.h"  // DeviceMx, has_mx
 #include "test/cuda_testing.h"     // OnDevice, rounded, twice_the_same
 
 namespace {
@@ -103,4 +104,48 @@ TEST_CASE("matmul_fp8 on a GPU says what it needs", "[matmul_fp8]" ON_DEVICE) {
         error(16, 16, 16) ==
         "2: matmul_fp8_forward: Old has no products in fp8, which begin with Ada (sm_89), and this is sm_80: train in "
         "bf16");
+}
+
+// Scales of two tiles of rows, and of two of columns that are not full, in every operand.
+TEST_CASE("matmul_mx on a GPU agrees with the CPU", "[matmul_fp8]" ON_DEVICE) {
+    Cuda cuda;
+    if (!has_mx(cuda)) return;
+    const int64_t N = 160, C = 224, OC = 288;
+    Cpu cpu;
+    MxLayer x(cpu, N, C, OC);
+    const Floats dweight_start = randn(size_t(OC * C), 4, 1e-3f), bias = rounded<bf16>(randn(size_t(OC), 5));
+    Floats out(size_t(N * OC)), dinp(size_t(N * C)), dweight = dweight_start;
+    matmul_mx_forward<float>(cpu, out.data(), x.inp.view(), x.weight.view(), bias.data());
+    matmul_mx_backward(cpu, dinp.data(), dweight.data(), x.dout.view(), x.inp.view(), x.weight.view());
+    DeviceMx inp(cuda, x.inp), weight(cuda, x.weight), dout(cuda, x.dout);
+    const OnDevice<bf16> d_bias(cuda, bias);
+    const auto got = twice_the_same([&] {
+        OnDevice<bf16> d_out(cuda, out.size()), d_dinp(cuda, dinp.size());
+        OnDevice<float> added(cuda, dweight_start), alone(cuda, dweight_start), set(cuda, dweight.size()),
+            to_zero(cuda, Floats(dweight.size(), 0));
+        matmul_mx_forward<bf16>(cuda, d_out.data, inp.view(), weight.view(), d_bias.data);
+        matmul_mx_backward(cuda, d_dinp.data, added.data, dout.view(), inp.view(), weight.view());
+        matmul_mx_backward<bf16>(cuda, nullptr, alone.data, dout.view(), inp.view(), weight.view());
+        matmul_mx_backward<bf16>(cuda, nullptr, set.data, dout.view(), inp.view(), weight.view(), Write::set);
+        matmul_mx_backward<bf16>(cuda, nullptr, to_zero.data, dout.view(), inp.view(), weight.view());
+        return std::vector{d_out.get(), d_dinp.get(), added.get(), alone.get(), set.get(), to_zero.get()};
+    });
+    // As above; that Blackwell's tensor cores lose no more than Hopper's is assumed.
+    const auto sums = [](int64_t K) { return 2 * (2 + std::sqrt(double(K))) * kEpsF32 + 4 * double(K / 32) * 0x1p-14; };
+    check_close("out", got[0], out, sums(C) + kEpsBf16);
+    check_close("dinp", got[1], dinp, sums(OC) + kEpsBf16);
+    check_close("dweight", got[2], dweight, sums(N));
+    check_equal("dweight alone", got[3], got[2]);
+    check_equal("dweight over NaN", got[4], got[5]);
+}
+
+TEST_CASE("matmul_mx on a GPU says what it needs", "[matmul_fp8]" ON_DEVICE) {
+    Cuda cuda;
+    const MxTensor x{nullptr, nullptr, nullptr, nullptr, 32, 32}, odd{nullptr, nullptr, nullptr, nullptr, 48, 32};
+    CHECK(error_of([&] { matmul_mx_forward<bf16>(cuda, nullptr, x, odd, nullptr); }) ==
+          "2: matmul_mx_forward of (48, 32): in MX tokens and channels must be multiples of 32");
+    cuda.compute_capability = 90, cuda.name = "Old";
+    CHECK(error_of([&] { matmul_mx_backward<bf16>(cuda, nullptr, nullptr, x, x, x); }) ==
+          "2: matmul_mx_backward: Old has no products in MX, which begin with Blackwell (sm_100), and this is sm_90: "
+          "choose another --fp8-scaling");
 }

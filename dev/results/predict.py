@@ -113,6 +113,21 @@ STRONG = [
     ("7B", LLAMA_7B, 2**22, 4096, 4, [64, 1024]),
 ]
 
+# What fits: model, GPU and number of them, flags, and the lines of a model's file.
+LLAMA_2 = ["--architecture", "llama", "--num-layers", "32", "--num-heads", "32", "--channels", "4096"]
+LLAMA_2 += ["--vocab-size", "32000", "--seq-len", "2048"]
+LLAMA_2_FILE = "mlp-channels = 11008\n"
+FITS = [
+    ("GPT-2 1558M", "4090", 1, [*GPT2_1558M, "--seq-len", "1024"], ""),
+    ("GPT-2 1558M", "4090", 8, [*GPT2_1558M, "--seq-len", "1024"], ""),
+    ("Llama-2-7B, LoRA of rank 16", "4090", 1, [*LLAMA_2, "--lora-rank", "16"], LLAMA_2_FILE),
+    ("Llama-2-7B", "4090", 1, LLAMA_2, LLAMA_2_FILE),
+    ("Llama-2-7B", "5090", 1, LLAMA_2, LLAMA_2_FILE),
+    ("Llama-2-7B", "H100", 1, LLAMA_2, LLAMA_2_FILE),
+    ("Llama-2-7B", "4090", 8, LLAMA_2, LLAMA_2_FILE),
+    ("Llama-2-7B", "H100", 8, LLAMA_2, LLAMA_2_FILE),
+]
+
 
 def plan(flags, environment=None):
     """(facts, events) of a plan, from --trace."""
@@ -250,6 +265,29 @@ def strong_table(strong):
     return table(header, rows)
 
 
+def fits(gpu, ranks, flags, model_file):
+    """Rows of `plan --fit`, the fastest first: [tokens/s or "", GiB, what bounds it, its flags]."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model.conf"
+        path.write_text(model_file, encoding="utf-8")
+        command = [TRAIN, "plan", "--fit", "--gpu", gpu, "--world-size", str(ranks), *flags]
+        command += ["--model", str(path)] if model_file else []
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    row = re.compile(r" *(?:(\S+) to (\S+) +\d+ %|does not fit) +([\d.]+)  (.{34}) (--.*)")
+    for low, high, gib, bound, with_flags in row.findall(text):
+        yield [f"{float(low) / 1e3:.3g}k to {float(high) / 1e3:.3g}k" if low else "", gib, bound.strip(), with_flags]
+
+
+def fits_table():
+    rows = []
+    for name, gpu, ranks, flags, model_file in FITS:
+        found = list(fits(gpu, ranks, flags, model_file))
+        plain = next(row for row in found if not re.search("lean|offload", row[3]))
+        of = [f"`{found[0][3]}`", found[0][1], found[0][0] or f"does not fit: {found[0][2]}"]
+        rows.append([name, f"{ranks} {gpu}", *of, plain[0] or "does not fit"])
+    return table(["model", "GPUs", "fastest", "GiB", "tok/s", "without lean and offload"], rows, left=3)
+
+
 def between(page, begin, end, text, content=None):
     """The page, or its given content, with the text between two markers replaced."""
     content = content or page.read_text(encoding="utf-8")
@@ -304,6 +342,8 @@ def main():
         wanted[page] = between(page, begin, end, tables, wanted[page])
     for problem in problems:
         print(f"doc/results/published.json: {problem}")
+    begin, end = "<!-- fits: dev/results/predict.py -->", "<!-- end of fits -->"
+    wanted[page] = between(page, begin, end, fits_table(), wanted[page])
     page = ROOT / "doc/distributed/scaling.md"
     begin, end = "<!-- strong scaling: dev/results/predict.py -->", "<!-- end of strong scaling -->"
     wanted[page] = between(page, begin, end, strong_table(strong_facts()))

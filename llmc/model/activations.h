@@ -168,9 +168,9 @@ private:
         }
         if (s.lora.is_on()) {
             own(self.lora.low, N * lora_width(s));
-            if (how.recompute != Recompute::never) own(self.lora.dlow, N * lora_width(s));
+            if (how.recompute.what != Recompute::never) own(self.lora.dlow, N * lora_width(s));
             if (s.lora.dropout > 0) own(self.lora.dropped, N * std::max({C, CQ, F}));
-            if (how.recompute != Recompute::never) own(self.discarded, discarded_gradients(ParameterList(s)));
+            if (how.recompute.what != Recompute::never) own(self.discarded, discarded_gradients(ParameterList(s)));
         }
         if (arch.rotary_positions) own(self.rotary_table, s.max_seq_len * s.head_size());
         own(self.starts, N);

@@ -15,7 +15,8 @@ struct Choice {
     const char *flag, *value;
     bool needs_ranks;  // of several GPUs only
 };
-constexpr Choice kChoices[] = {{"zero-stage", "2", true}, {"moments", "bf16", false}};
+constexpr Choice kChoices[] = {
+    {"zero-stage", "2", true}, {"moments", "bf16", false}, {"memory", "lean", false}, {"offload", "optimizer", false}};
 
 // What takes the time of a step, the two largest parts: "tensor cores 71 %, memory 22 %".
 std::string bounds_text(const RunPlan& plan) {
@@ -57,7 +58,13 @@ std::vector<Fit> fit_run(const RunFlags& asked, const GptShape& shape, const Gpu
             with.sources[open[i].flag] = "--fit";
             fit.choice += format(" --%s %s", open[i].flag, open[i].value);
         }
+        // It implies both.
+        if (with.lean() && (with.source_of("moments") == "--fit" || with.source_of("zero-stage") == "--fit")) continue;
         fit.plan = plan_run(with, shape, gpu, world_size, calibration);
+        if (!fit.plan.fits() && with.source_of("recompute").empty()) {  // what is missing at least
+            with.recompute = "block", with.batch_size = 1;
+            fit.plan = plan_run(with, shape, gpu, world_size, calibration);
+        }
         fits.push_back(std::move(fit));
     }
     std::stable_sort(fits.begin(), fits.end(), [](const Fit& a, const Fit& b) {

@@ -85,7 +85,8 @@ struct RunFlags {
     double temperature = 0.8, top_p = 1;
 
     std::string out_dir = "run/default", resume, init_from, device = "auto", dtype = "auto", recompute = "none",
-                memory = "full", offload = "none", attention = "auto", tune_matmul, peak_flops = "auto", fp8_scaling = "current";
+                memory = "full", offload = "none", attention = "auto", tune_matmul, peak_flops = "auto",
+                fp8_scaling = "current";
     bool deterministic = true, cuda_graph = false, dry_run = false;
     int threads = 0;
     int64_t fp8_amax_history = 1024;

@@ -53,9 +53,12 @@ public:
               layout.host_bytes(sizeof(T))};
         own_limit_ = all.limit, own_host_bytes_ = all.host;
         all = world.ranks.joined_value(all, "its free memory", [](const Memory& a, const Memory& b) {
-            return Memory{std::min(a.available, b.available), std::min(a.limit, b.limit),
-                          std::max(a.optimizer, b.optimizer), std::max(a.master_weights, b.master_weights),
-                          std::max(a.update_workspace, b.update_workspace), std::max(a.host, b.host)};
+            return Memory{std::min(a.available, b.available),
+                          std::min(a.limit, b.limit),
+                          std::max(a.optimizer, b.optimizer),
+                          std::max(a.master_weights, b.master_weights),
+                          std::max(a.update_workspace, b.update_workspace),
+                          std::max(a.host, b.host)};
         });
         available_ = all.available, limit_ = all.limit, optimizer_bytes_ = all.optimizer,
         master_bytes_ = all.master_weights;

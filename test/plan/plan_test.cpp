@@ -475,9 +475,8 @@ TEST_CASE("plan: a run that does not fit has no time and no price, but what is m
     CHECK(contains(text_of(planned(config, 1)), " USD for "));
     // Not even one sequence fits, whatever is recomputed.
     const std::string nothing = text_of(planned(config_of("gpt2-1558M", 1, 0), 1, gpu_named("4070")));
-    CHECK(contains(
-        nothing,
-        "; no --batch-size does: take more ranks, --zero-stage 2, --memory lean or --offload optimizer\n"));
+    CHECK(contains(nothing,
+                   "; no --batch-size does: take more ranks, --zero-stage 2, --memory lean or --offload optimizer\n"));
     const ScratchFolder scratch;
     const Finished traced =
         run(program("train_gpt") + " plan --model gpt2-1558M --batch-size 64 --trace " + (scratch / "step.json"));

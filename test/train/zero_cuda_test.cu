@@ -36,7 +36,7 @@ struct How {
     bool tree_sum = true;
     double dropout = 0;
     bool fake_nccl = false;
-    bool lean = false;  // --memory lean, in sums of bf16
+    bool lean = false;           // --memory lean, in sums of bf16
     int64_t stage_elements = 0;  // > 0: offloaded
 };
 

@@ -58,8 +58,9 @@ std::vector<Fit> fit_run(const RunFlags& asked, const GptShape& shape, const Gpu
             with.sources[open[i].flag] = "--fit";
             fit.choice += format(" --%s %s", open[i].flag, open[i].value);
         }
-        // It implies both.
+        // It implies --moments bf16 and sharded gradients.
         if (with.lean() && (with.source_of("moments") == "--fit" || with.source_of("zero-stage") == "--fit")) continue;
+        if (with.lean() && !with.source_of("moments").empty() && with.moments != "bf16") continue;
         fit.plan = plan_run(with, shape, gpu, world_size, calibration);
         if (!fit.plan.fits() && with.source_of("recompute").empty()) {  // what is missing at least
             with.recompute = "block", with.batch_size = 1;

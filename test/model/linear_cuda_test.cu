@@ -19,7 +19,7 @@ struct Layer {
     Device& device;
     Arena arena;
     Fp8LinearState fp8;
-    LinearLayer<T> site{N, C, OC, &fp8};
+    LinearLayer<T> site{N, C, OC, {}, &fp8};
     T *inp, *dout, *out, *dinp;
 
     explicit Layer(Device& device) : device(device), arena(device, "layer", 1 << 20) {

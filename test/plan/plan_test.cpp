@@ -160,16 +160,20 @@ TEST_CASE("plan --fit finds the fastest flags that fit", "[plan]") {
     RunFlags asked = config_of("gpt2-1558M", 0, 0);
     asked.batch_size.reset();
     const std::vector<Fit> fits = fit_run(asked, asked.model.shape(0), gpu_named("4090"), 1);
-    REQUIRE(fits.size() == 2);  // with moments in fp32 and in bf16
+    REQUIRE(fits.size() == 6);  // moments, master weights and where they lie; --memory lean has moments in bf16
     const RunPlan& best = fits[0].plan;
-    CHECK(fits[0].choice == " --moments bf16");
+    CHECK(fits[0].choice == " --moments bf16 --offload optimizer");
     CHECK(best.fits());
     CHECK(best.config.step.num_tokens() == 524288);
-    CHECK_FALSE(fits[1].plan.fits());
+    CHECK(std::any_of(fits.begin(), fits.end(), [](const Fit& fit) {  // 1.5B, four sequences at a time, in 24 GB
+        return fit.choice == " --memory lean" && fit.plan.fits() && fit.plan.config.step.B >= 4;
+    }));
+    CHECK(fits.back().choice.empty());
+    CHECK_FALSE(fits.back().plan.fits());
     const std::string text = text_of(fits);
     CHECK(contains(text, "1 x 4090 of 24 GB, 1.558 G parameters, 524288 tokens per step in sequences of 1024; "));
-    CHECK(contains(text, format("--batch-size %ld --recompute %s --moments bf16\n", best.config.step.B,
-                                best.config.flags.recompute.c_str())));
+    CHECK(contains(text, format("--batch-size %ld --recompute %s --moments bf16 --offload optimizer\n",
+                                best.config.step.B, best.config.flags.recompute.c_str())));
     CHECK(contains(text, "does not fit"));
     // The flags that it prints are a plan of the same speed, and none of the other ways to recompute is faster.
     asked = best.config.flags;
@@ -184,8 +188,9 @@ TEST_CASE("plan --fit finds the fastest flags that fit", "[plan]") {
     // Flags that are given are not searched for.
     asked = config_of("gpt2-1558M", 0, 0);
     asked.sources["moments"] = "the command line";
-    CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 8).size() == 2);  // --zero-stage 1 and 2
-    CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 1).size() == 1);
+    CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 8).size() ==
+          6);  // --memory lean shards gradients already
+    CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 1).size() == 4);
 }
 
 TEST_CASE("plan: gradients that are sent to their owners", "[plan]") {

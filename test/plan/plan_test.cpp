@@ -190,7 +190,7 @@ TEST_CASE("plan --fit finds the fastest flags that fit", "[plan]") {
     asked.sources["moments"] = "the command line";
     CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 8).size() ==
           6);  // --memory lean shards gradients already
-    CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 1).size() == 4);
+    CHECK(fit_run(asked, asked.model.shape(0), gpu_named("H100"), 1).size() == 2);
 }
 
 TEST_CASE("plan: gradients that are sent to their owners", "[plan]") {

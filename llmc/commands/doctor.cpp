@@ -426,7 +426,9 @@ int doctor(const CommandLine& line) {
         request = find_request(line, *alone);
         data = check_data(request.flags, &vocab_size);
         // Weights of two bytes with master weights, or of four bytes; and two moments.
-        checkpoint_bytes = 14 * size_t(ParameterList(find_shape(request, vocab_size)).num_parameters);
+        GptShape shape = find_shape(request, vocab_size);
+        shape.lora = request.flags.lora();
+        checkpoint_bytes = 14 * size_t(ParameterList(shape).num_learned);
         findings.push_back(ok("run", request.resumed() ? "goes on from " + request.checkpoint.path : "begins anew"));
     } catch (const Error& error) {
         findings.push_back(fail("run", error));

@@ -181,7 +181,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     plan.bandwidth = wire_bytes_per_s(gpu, world_size);
 
     // The optimizer's state of every rank and, on the first one, the weights (saving.h).
-    plan.host_bytes = double(plan.memory.lines[0].bytes);
+    plan.host_bytes = 2 * size;
     plan.checkpoint_bytes = 2 * double(list.num_learned);
     for (int r = 0; r < plan.sharding.shards; r++) {
         const double state = double(plan.state_bytes[size_t(r)]);

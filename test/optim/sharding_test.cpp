@@ -140,6 +140,36 @@ static void check_plan(const ParameterList& list, const std::string& text, const
     CHECK(plan.imbalance() >= 1 - 1e-12);
 }
 
+TEST_CASE("what does not learn is behind all buckets, and has no owner", "[sharding]") {
+    GptShape shape{3, 2, 32, 16, 40};
+    shape.lora = {.rank = 4, .alpha = 8, .targets = {true, true, false, true}};
+    for (const bool whole : {false, true})
+        for (const int ranks : {1, 2, 4}) {
+            ParameterList list(shape);
+            const ShardingPlan plan =
+                ranks == 1
+                    ? whole_plan(list, whole)
+                    : plan_sharding(list, {.world_size = ranks, .whole_matrices = whole, .bucket_elements = 500});
+            list.place(plan.offsets, plan.buffer_size);
+            std::vector<int> used(size_t(plan.buffer_size), 0);
+            int64_t learned = 0;
+            for (const Parameter& p : list) {
+                CHECK((p.offset >= plan.learned_size()) == p.is_frozen);
+                for (int64_t i = 0; i < p.size(); i++) used[size_t(p.offset + i)]++;
+                learned += p.is_frozen ? 0 : p.size();
+            }
+            CHECK(*std::max_element(used.begin(), used.end()) == 1);
+            CHECK(list.learned_size() == plan.learned_size());
+            for (int rank = 0; rank < ranks; rank++)
+                for (const ShardPiece& piece : plan.pieces[size_t(rank)]) {
+                    CHECK(list.parameters[piece.parameter].is_adapter);
+                    learned -= piece.size();
+                }
+            CHECK(learned == 0);
+            CHECK(gradient_layout(plan, false).buffer_size == plan.learned_size());
+        }
+}
+
 // Gradients of ZeRO-2: played through, layer by layer, nothing is overwritten that has not been reduced for a layer.
 static void check_gradients(const ParameterList& list, const ShardingOptions& options) {
     const ShardingPlan plan = plan_sharding(list, options);

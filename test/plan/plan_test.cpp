@@ -32,6 +32,23 @@ static constexpr double kElements124M = 12 * 7087872.0 + 2 * 768 + (50304 + 1024
 // Matrices and the tied head; attention, 6 C T a layer and token.
 static constexpr double kFlops124M = 6 * (12 * 12 * 768.0 * 768 + 50257.0 * 768) + 6 * 12 * 768.0 * 1024;
 
+TEST_CASE("plan: beside adapters the model has neither gradients nor state", "[plan]") {
+    RunFlags config = config_of("gpt2-124M", 64, 524288);
+    config.steps = 20, config.lora_rank = 16;
+    GptShape shape = config.model.shape(0);
+    shape.lora = config.lora();
+    const RunPlan plan = plan_run(config, shape, *find_gpu("H100"), 1);
+    // A and B of qkv, projection, up and down.
+    const double adapters = 12 * 16.0 * 768 * ((1 + 3) + (1 + 1) + (1 + 4) + (4 + 1));
+    CHECK(plan.num_parameters == 124439808 + int64_t(adapters));
+    CHECK(plan.memory.lines[1].bytes == size_t(4 * adapters));
+    CHECK(plan.memory.lines[2].bytes == size_t(12 * adapters));
+    CHECK(plan.checkpoint_bytes == 14 * adapters);
+    CHECK(plan.host_bytes == 14 * adapters);
+    const double matrices = 12 * 12 * 768.0 * 768 + 50257.0 * 768;
+    CHECK(plan.flops_per_token == Approx(4 * matrices + 6 * adapters + 6 * 12 * 768.0 * 1024));
+}
+
 TEST_CASE("plan: GPT-2 124M on 8 H100", "[plan]") {
     RunFlags config = config_of("gpt2-124M", 64, 524288);
     config.steps = 20000;

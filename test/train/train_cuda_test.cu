@@ -77,8 +77,43 @@ TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its master weight
     CHECK(wrong == 0);
 }
 
+TEST_CASE("adapters on a GPU follow the CPU's, with the same bits on two ranks and after a resume",
+          "[train][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    must_succeed(
+        runs.train("base", with(kCuda, {{"device", "cpu"}, {"dtype", "fp32"}, {"steps", "2"}, {"warmup-steps", "0"}})));
+    const auto train = [&](const std::string& out, const FlagMap& changes) {
+        FlagMap flags = with(runs.flags(out, {{"init-from", runs.path("base")}, {"lora-rank", "8"}}),
+                             with({{"device", "cuda"}, {"steps", "6"}, {"warmup-steps", "0"}}, changes));
+        for (const char* of_model : {"num-layers", "num-heads", "channels"}) flags.erase(of_model);
+        must_succeed(run(command_of(flags)));
+        return steps_in(runs.path(out));
+    };
+    const auto cpu = train("cpu", {{"device", "cpu"}}), cuda = train("cuda", {});
+    REQUIRE((cpu.size() == 6 && cuda.size() == 6));
+    for (size_t i = 0; i < cpu.size(); i++) CHECK(std::fabs(cpu[i].loss - cuda[i].loss) <= 1e-5 * cpu[i].loss);
+
+    const FlagMap tree = {
+        {"dtype", "bf16"}, {"grad-sum", "tree-ordered"}, {"total-batch-size", "128"}, {"dropout", "0.1"}};
+    const auto one = train("one", with(tree, {{"checkpoint-every", "3"}}));
+    const auto two = train("two", with(tree, {{"virtual-ranks", "2"}}));
+    for (size_t i = 0; i < one.size(); i++) CHECK(one[i].loss == two[i].loss);
+    const std::string adapter = "/adapter_model.safetensors", last = step_folder(runs.path("one"), 6);
+    CHECK(read_file(step_folder(runs.path("two"), 6) + adapter) == read_file(last + adapter));
+    must_succeed(run(command_of(
+        {{"resume", step_folder(runs.path("one"), 3)}, {"out-dir", runs.path("again")}, {"virtual-ranks", "2"}})));
+    CHECK(read_file(step_folder(runs.path("again"), 6) + adapter) == read_file(last + adapter));
+    FlagMap odd = runs.flags("odd", {{"init-from", runs.path("base")}, {"lora-rank", "6"}, {"device", "cuda"}});
+    for (const char* of_model : {"num-layers", "num-heads", "channels"}) odd.erase(of_model);
+    const Finished refused = run(command_of(odd));
+    CHECK(refused.exit_code == kExitUsage);
+    CHECK(refused.err.find("--lora-rank 6: on a GPU expected a multiple of 4: the nearest is ") != std::string::npos);
+}
+
 TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
-    const GptShape shape{3, 2, 128, 64, 300};
+    const bool adapts = GENERATE(false, true);
+    GptShape shape{3, 2, 128, 64, 300};
+    if (adapts) shape.lora = {.rank = 8, .alpha = 8, .dropout = 0.1, .targets = {true, false, true, false}};
     const int64_t B = 4, seq_len = 64;
     constexpr int64_t kRows = 128;
     for (const ActivationPolicy policy : {ActivationPolicy(Recompute::none, false, kRows),
@@ -90,12 +125,12 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
                                           {{Recompute::block, 2}, false, kRows},
                                           {{Recompute::block, 1}, true, kRows}}) {
         Cuda cuda;
-        if (policy.fp8 && cuda.compute_capability < kOldestFp8) continue;
+        if (policy.fp8 && (adapts || cuda.compute_capability < kOldestFp8)) continue;
         const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
         const ParameterList list(shape);
         const MemoryPlan plan =
             memory_plan<bf16>(list, StateLayout(list, whole_plan(list), 0, {}).memory_bytes(sizeof(bf16)),
-                              size_t(list.buffer_size) * sizeof(float), B, seq_len, policy, workspace);
+                              size_t(list.learned_size()) * sizeof(float), B, seq_len, policy, workspace);
         const size_t before = cuda.free_bytes();
         cuda.reserve_workspace(workspace);
         Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, policy);

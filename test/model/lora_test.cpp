@@ -1,5 +1,6 @@
 // Adapters of linear layers: their gradients against those of a dense model, and what does not learn.
 #include "llmc/model/lora.h"
+#include <set>
 #include "llmc/cpu/kernels.h"
 #include "test/model/lora_testing.h"
 #include "test/testing.h"
@@ -45,6 +46,48 @@ TEST_CASE("dropout of adapters depends on the row and the step, and not on how i
     CHECK(learned(Recompute::none, 1, 0).loss != first.loss);
     CHECK(learned(Recompute::none, 0, 1).loss != first.loss);
     CHECK(learn_beside<float>(cpu, shape, false, Recompute::none, c.B, c.T).loss != first.loss);
+}
+
+TEST_CASE("with dropout, an adapter's gradient is the slope of the loss, and every adapter has its own mask",
+          "[lora]") {
+    const LoraCase& c = kLoraCases[1];
+    const GptShape shape = with_lora(c.shape, true, 0.25);
+    const Dropout dropout{.p = 0.25, .seed = 3, .step = 1, .first_row = 2};
+    Cpu cpu;
+    const auto norm_of = [](const Floats& x) { return rms(x.data(), int64_t(x.size())) * std::sqrt(double(x.size())); };
+    const auto learned = [&](const std::map<std::string, Floats>& more) {
+        return learn_beside<float>(cpu, shape, false, Recompute::none, c.B, c.T, dropout, more);
+    };
+    // Of the first layer, behind the adapters of all others, along random directions: what is not a multiple of the
+    // gradient shows in them.
+    const std::string name = "h.0.attn.c_attn.lora_B";
+    const Floats gradient = learned({}).gradients.at(name);
+    const double h = 0.02, usual = norm_of(gradient) / std::sqrt(double(gradient.size()));  // usual: a slope
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        Floats direction = randn(gradient.size(), seed);
+        const double length = norm_of(direction);
+        double slope = 0;
+        for (size_t i = 0; i < gradient.size(); i++) slope += double(gradient[i]) * double(direction[i]) / length;
+        const auto loss_at = [&](double distance) {
+            Floats step = direction;
+            for (float& x : step) x = float(double(x) * distance / length);
+            return learned({{name, step}}).loss;
+        };
+        // The third derivative is left, and a rounding of the loss divided by h.
+        CHECK(std::fabs((loss_at(h) - loss_at(-h)) / (2 * h) - slope) <= 0.02 * usual);
+    }
+
+    Gpt<Cpu> model(cpu, shape, c.B, c.T);
+    model.dropout = dropout;
+    model.begin_forward(c.B, c.T);
+    std::set<uint64_t> keys;
+    for (size_t site = 0; site < 1 + 2 * size_t(shape.num_layers); site++) keys.insert(dropout.key_of(site));
+    for (size_t l = 0; l < size_t(shape.num_layers); l++)
+        for (const LinearKind kind : kLinearKinds) {
+            keys.insert(model.linear(l, kind).lora.mask.key);
+            CHECK(model.linear(l, kind).lora.mask.first == uint64_t(2 * c.T * linear_size(shape, kind).C));
+        }
+    CHECK(keys.size() == 1 + 6 * size_t(shape.num_layers));
 }
 
 TEST_CASE("new adapters are PEFT's: A is uniform in one over the root of its inputs, and B zero", "[lora]") {

@@ -34,16 +34,18 @@ struct LoraLearned {
     int64_t gradient_elements = 0;
 };
 
-// Two micro-batches of random tokens. The dense model has the adapters merged into its weights.
+// Two micro-batches of random tokens. The dense model has the adapters merged into its weights. `more` is added to the
+// parameters of these names.
 template <class T, class Device>
 LoraLearned learn_beside(Device& device, const GptShape& adapted, bool is_dense, Recompute recompute, int64_t B,
-                         int64_t T_, const Dropout& dropout = {}) {
+                         int64_t T_, const Dropout& dropout = {}, const std::map<std::string, Floats>& more = {}) {
     GptShape shape = adapted;
     if (is_dense) shape.lora = {};
     Gpt<Device, T> model(device, shape, B, T_, recompute);
     std::map<std::string, Floats> all;
     const ParameterList adapters(adapted);
     for (const Parameter& p : adapters) all[p.name] = lora_test_values(p);
+    for (const auto& [name, values] : more) all[name] = plus(all[name], values);
     const double scale = adapted.lora.alpha / double(adapted.lora.rank);
     for (const Parameter& p : adapters) {
         if (!is_dense || !p.is_adapter || p.name.ends_with(kLoraA)) continue;

@@ -14,7 +14,9 @@ TEST_CASE("a run has the same bits with offloaded state, on any number of ranks"
     const TinyRuns runs;
     for (const FlagMap& kind :
          {FlagMap{{"optimizer", "muon"}, {"dtype", "bf16"}}, FlagMap{{"optimizer", "adamw"}, {"moments", "bf16"}},
-          FlagMap{{"optimizer", "muon"}, {"moments", "bf16"}, {"dtype", "bf16"}}}) {
+          FlagMap{{"optimizer", "muon"}, {"moments", "bf16"}, {"dtype", "bf16"}},
+          FlagMap{{"optimizer", "muon"}, {"memory", "lean"}, {"dtype", "bf16"}},
+          FlagMap{{"optimizer", "adamw"}, {"memory", "lean"}, {"dtype", "bf16"}}}) {
         std::string name;
         for (const auto& [flag, value] : kind) name += value + " ";
         const FlagMap flags = with(kSteps, kind);

@@ -13,7 +13,8 @@ trades memory for time:
   Recompute::never    no backward pass: like block, but without gradients and all that only the backward pass needs
 
 FP8 linear layers (linear.h) save their inputs quantized, one byte per value. Then all blocks share the memory of the
-unquantized inputs, except attention's output, which has other readers. Each block also has its quantized weights.
+unquantized inputs, except attention's output, which has other readers. Each block also has its quantized weights. In MX
+a scale for each 32 codes comes with them.
 
 All logits never exist at once: Gpt::add_loss.
 */
@@ -49,10 +50,13 @@ struct ActivationPolicy {
     bool fp8 = false;
     int64_t head_rows = 0;     // 0: Device::head_rows()
     int64_t amax_history = 0;  // steps of delayed scaling's history (linear.h); 0: scales are current
-    ActivationPolicy(Recomputation recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0)
-        : recompute(recompute), fp8(fp8), head_rows(head_rows), amax_history(amax_history) {}
-    ActivationPolicy(Recompute recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0)
-        : ActivationPolicy(Recomputation(recompute), fp8, head_rows, amax_history) {}
+    bool mx = false;           // with fp8: in MX
+    ActivationPolicy(Recomputation recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0,
+                     bool mx = false)
+        : recompute(recompute), fp8(fp8), head_rows(head_rows), amax_history(amax_history), mx(mx) {}
+    ActivationPolicy(Recompute recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0,
+                     bool mx = false)
+        : ActivationPolicy(Recomputation(recompute), fp8, head_rows, amax_history, mx) {}
 };
 
 // Pointers that an architecture does not need are null. F, NKV and the rows of q k v: see GptShape.
@@ -162,8 +166,13 @@ private:
         if (how.fp8) {
             const int64_t widest = std::max({C, s.qkv_rows(), s.hidden_rows()});
             own(self.fp8_scratch.rows, N * widest), own(self.fp8_scratch.columns, N * widest);
-            own(self.fp8_scratch.amax, 1), own(self.fp8_scratch.inverse_scale, 1);
-            own(self.fp8_scratch.inp_amax, 1), own(self.fp8_scratch.dout_amax, 1);
+            if (how.mx) {
+                own(self.fp8_scratch.row_scales, mx_scale_bytes(N, widest));
+                own(self.fp8_scratch.column_scales, mx_scale_bytes(widest, N));
+            } else {
+                own(self.fp8_scratch.amax, 1), own(self.fp8_scratch.inverse_scale, 1);
+                own(self.fp8_scratch.inp_amax, 1), own(self.fp8_scratch.dout_amax, 1);
+            }
             if (self.amax.length > 0) own(self.amax.data, AmaxState::size_of(self.amax.tensors, self.amax.length));
         }
         if (s.lora.is_on()) {
@@ -194,8 +203,17 @@ private:
             if (!suits_fp8(self.shape_, kind)) continue;
             const auto [in, out] = linear_size(self.shape_, kind);
             own(fp8.weight, out * in), own(fp8.weight_t, in * out);
+            const bool is_owner = recompute == Recompute::none || &fp8 == &first;
+            if (self.policy.mx) {
+                own(fp8.weight_scales, mx_scale_bytes(out, in)), own(fp8.weight_t_scales, mx_scale_bytes(in, out));
+                if (is_owner)
+                    own(fp8.inp_t, in * self.N_), own(fp8.inp_t_scales, mx_scale_bytes(in, self.N_));
+                else
+                    share(fp8.inp_t, first.inp_t), share(fp8.inp_t_scales, first.inp_t_scales);
+                continue;
+            }
             own(fp8.weight_inverse_scale, 1);
-            if (recompute == Recompute::none || &fp8 == &first)
+            if (is_owner)
                 own(fp8.inp_t, in * self.N_), own(fp8.inp_inverse_scale, 1);
             else
                 share(fp8.inp_t, first.inp_t), share(fp8.inp_inverse_scale, first.inp_inverse_scale);

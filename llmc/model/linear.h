@@ -18,13 +18,16 @@ magnitude, for which current scaling reads the tensor twice. The pass for up's d
 gradient, and norms, which know the scale in advance, write the codes directly. Until the history is full or has
 kAmaxWarmup steps, scales are current: from the tensor's own largest magnitude. Those of weights always are, since they
 are quantized once per step.
+
+MX ("Recipes for Pre-training LLMs with MXFP8", arXiv:2506.08027): all operands are e4m3, with a scale for each 32
+elements along the sum. A tensor is read once, and quantized along its rows and along its columns.
 */
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include "llmc/base/check.h"    // ensure, require
-#include "llmc/base/fp8.h"      // e4m3, e5m2, Quantized, suits_fp8
+#include "llmc/base/fp8.h"      // e4m3, e5m2, Quantized, MxTensor, suits_fp8
 #include "llmc/model/lora.h"    // LoraLayer
 #include "llmc/model/shape.h"   // GptShape, LinearKind
 #include "llmc/ops/matmul.h"    // Write
@@ -44,7 +47,7 @@ inline bool suits_fp8(const GptShape& s, LinearKind kind) {
     const auto [C, OC] = linear_size(s, kind);
     return suits_fp8(C, OC);
 }
-inline void check_fp8_model(const GptShape& s, int64_t B, int64_t T) {
+inline void check_fp8_model(const GptShape& s, int64_t B, int64_t T, bool mx = false) {
     const bool any = std::any_of(std::begin(kLinearKinds), std::end(kLinearKinds),
                                  [&](LinearKind kind) { return suits_fp8(s, kind); });
     require(any,
@@ -54,6 +57,19 @@ inline void check_fp8_model(const GptShape& s, int64_t B, int64_t T) {
             "--dtype fp8: a micro-batch of %ld x %ld tokens: their product must be a multiple of %ld; change "
             "--batch-size",
             B, T, kFp8Multiple);
+    if (!mx) return;
+    require(B * T % kMxBlock == 0,
+            "--fp8-scaling mx: a micro-batch of %ld x %ld tokens: their product must be a multiple of %ld; change "
+            "--batch-size",
+            B, T, kMxBlock);
+    for (const LinearKind kind : kLinearKinds) {
+        const auto [C, OC] = linear_size(s, kind);
+        require(
+            !suits_fp8(C, OC) || (C % kMxBlock == 0 && OC % kMxBlock == 0),
+            "--fp8-scaling mx: a linear layer of %ld by %ld channels: both must be multiples of %ld; choose another "
+            "--fp8-scaling",
+            C, OC, kMxBlock);
+    }
 }
 
 // The quantized tensors of an FP8 layer. Null: the layer does not use FP8.
@@ -61,13 +77,15 @@ struct Fp8LinearState {
     e4m3 *weight = nullptr, *weight_t = nullptr;  // (OC, C), (C, OC): of this step
     e4m3* inp_t = nullptr;                        // (C, N): saved by forward for backward
     float *weight_inverse_scale = nullptr, *inp_inverse_scale = nullptr;
+    e8m0 *weight_scales = nullptr, *weight_t_scales = nullptr, *inp_t_scales = nullptr;  // in MX, instead of one each
 };
 
 // The other operands of the current matmul, shared by all layers.
 struct Fp8Scratch {
     uint8_t *rows = nullptr, *columns = nullptr;  // (N, widest layer), (widest layer, N)
     float *amax = nullptr, *inverse_scale = nullptr;
-    float *inp_amax = nullptr, *dout_amax = nullptr;  // stored by the kernels that wrote inp and dout
+    float *inp_amax = nullptr, *dout_amax = nullptr;       // stored by the kernels that wrote inp and dout
+    e8m0 *row_scales = nullptr, *column_scales = nullptr;  // in MX
 };
 
 // An FP8 layer's input, or the gradient of its output: the largest magnitude from which its scale is computed.
@@ -110,12 +128,27 @@ struct LinearLayer {
         return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
     }
     Quantized<e4m3> quantized_weight() const { return {fp8->weight, fp8->weight_t, fp8->weight_inverse_scale, OC, C}; }
+
+    bool is_mx() const { return fp8 && fp8->weight_scales; }
+    MxTensor mx_inp() const {
+        return {reinterpret_cast<e4m3*>(scratch.rows), scratch.row_scales, fp8->inp_t, fp8->inp_t_scales, N, C};
+    }
+    MxTensor mx_dout() const {
+        return {reinterpret_cast<e4m3*>(scratch.rows),
+                scratch.row_scales,
+                reinterpret_cast<e4m3*>(scratch.columns),
+                scratch.column_scales,
+                N,
+                OC};
+    }
+    MxTensor mx_weight() const { return {fp8->weight, fp8->weight_scales, fp8->weight_t, fp8->weight_t_scales, OC, C}; }
 };
 
 // Quantizes the weight after it has changed. Does nothing for a layer in T.
 template <class Device, class T>
 void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
     if (!s.fp8) return;
+    if (s.is_mx()) return ops<T>(device).quantize_mx(device, s.mx_weight(), s.weight, nullptr, Activation::none);
     ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C, Activation::none, s.C);
     ops<T>(device).quantize_e4m3(device, s.fp8->weight, s.fp8->weight_t, s.fp8->weight_inverse_scale, s.weight,
                                  s.scratch.amax, s.OC, s.C, nullptr, Activation::none, nullptr, {});
@@ -134,6 +167,7 @@ const float* amax_for_scale(Device& device, const T* x, int64_t n, const Fp8Oper
 template <class Device, class T>
 void linear_keep_input(Device& device, const T* inp, const LinearLayer<T>& s) {
     if (!s.fp8 || s.inp_is_quantized) return;
+    if (s.is_mx()) return ops<T>(device).quantize_mx(device, s.mx_inp(), inp, nullptr, s.fp8_inp.activation);
     const float* const amax = amax_for_scale(device, inp, s.N * s.C, s.fp8_inp, s);
     ops<T>(device).quantize_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
                                  s.fp8->inp_inverse_scale, inp, amax, s.N, s.C, nullptr, s.fp8_inp.activation, nullptr,
@@ -147,6 +181,7 @@ void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& 
         return lora_forward(device, out, inp, s.lora);
     }
     linear_keep_input(device, inp, s);
+    if (s.is_mx()) return ops<T>(device).matmul_mx_forward(device, out, s.mx_inp(), s.mx_weight(), s.bias);
     ops<T>(device).matmul_fp8_forward(device, out, s.quantized_inp(), s.quantized_weight(), s.bias);
 }
 
@@ -158,6 +193,11 @@ void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const
     if (!s.fp8) {
         ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC, s.write);
         return lora_backward(device, dinp, dout, inp, s.lora, s.write);
+    }
+    if (s.is_mx()) {
+        ops<T>(device).quantize_mx(device, s.mx_dout(), dout, s.dbias, Activation::none);
+        return ops<T>(device).matmul_mx_backward(device, dinp, s.dweight, s.mx_dout(), s.mx_inp(), s.mx_weight(),
+                                                 s.write);
     }
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
     const Activation activation = s.fp8_dout.activation;

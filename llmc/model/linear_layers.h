@@ -154,7 +154,7 @@ private:
             // A norm writes the codes of the input, unless something else reads it (the gate of a value embedding) or
             // another op computes it (the mix of residual lambdas).
             s.inp_is_quantized = kind == kUp || (kind == kQkv && !weights_.blocks[l].ve_gate && !a.residual_lambdas);
-        } else {
+        } else if (!s.is_mx()) {
             const bool of_norm = (kind == kQkv || kind == kUp) && norm_finds_amax_and_sums(a);
             const bool of_mlp = kind == kUp && is_fp8(l, kDown) && a.mlp != MlpKind::relu_squared;
             if (of_norm) s.fp8_inp.amax = s.scratch.inp_amax;

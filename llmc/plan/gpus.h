@@ -49,7 +49,8 @@ struct Gpu {
     bool has_mma_sync_only() const { return compute_capability < 90 || compute_capability >= 120; }
     // GeForces: tensor cores at half rate with fp32 sums.
     bool has_half_rate() const { return has_mma_sync_only() && tflops / num_sms < 2; }
-    bool has_nvlink() const { return collective > 64; }  // more than PCIe 5.0 has
+    bool has_mx() const { return compute_capability >= 100; }  // GEMMs in MXFP8: Blackwell, at FP8's rate
+    bool has_nvlink() const { return collective > 64; }        // more than PCIe 5.0 has
     double copy_bytes_per_s() const { return bandwidth_tb * 1e12 * copied; }
 };
 

@@ -97,6 +97,8 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     require(asked.islands == 0,
             "`plan` is of ranks that take every step together: leave --islands out, and give an island's --world-size");
     require(!asked.fp8() || gpu.fp8_tflops > 0, "--dtype fp8: %s has no FP8 GEMMs", gpu.name);
+    require(!asked.mx() || gpu.has_mx(),
+            "--fp8-scaling mx: %s has no products in MX, which begin with Blackwell: choose another", gpu.name);
     const int64_t seq_len = asked.seq_len(shape);
     RunPlan plan;
     plan.shape = shape, plan.gpu = gpu, plan.calibration = calibration;
@@ -126,7 +128,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
                   .rules = rules,
                   .rates = {},
                   .step = {},
-                  .passes = {asked.recomputation(), asked.fp8(), 0, asked.amax_history()},
+                  .passes = {asked.recomputation(), asked.fp8(), 0, asked.amax_history(), asked.mx()},
                   .has_documents = asked.document_token.has_value(),
                   .attention = asked.attention,
                   .deterministic = asked.deterministic,
@@ -138,7 +140,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
             return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B, seq_len,
-                                     {step.recompute, asked.fp8(), head_rows, asked.amax_history()}, ops, 0,
+                                     {step.recompute, asked.fp8(), head_rows, asked.amax_history(), asked.mx()}, ops, 0,
                                      master_bytes, step.bf16_sums, host_bytes);
         });
     };
@@ -152,7 +154,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     plan.config = RunConfig(decision, shape, world_size);
     const RunFlags& flags = plan.config.flags;
     const StepConfig& step = plan.config.step;
-    if (flags.fp8()) check_fp8_model(shape, step.B, step.T);
+    if (flags.fp8()) check_fp8_model(shape, step.B, step.T, flags.mx());
     const HeadPlan head = memory_of(step);
     plan.memory = head.memory;
     for (const Recomputation& how : kRecomputes) {

@@ -200,7 +200,8 @@ private:
     // ---- the start
 
     ActivationPolicy passes() const {
-        return {config_.step.recompute, flags_.fp8(), run_.memory.head_rows(config_), flags_.amax_history()};
+        return {config_.step.recompute, flags_.fp8(), run_.memory.head_rows(config_), flags_.amax_history(),
+                flags_.mx()};
     }
 
     // Throws an Error if the run does not fit into memory.

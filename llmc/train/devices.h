@@ -70,8 +70,9 @@ size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false, bo
 template <class T>
 void check_heads(const Cpu&, const GptShape&) {}
 
-// Throws an Error if the device has no FP8 GEMMs.
+// Throw an Error if the device has no GEMMs in FP8, or in MX.
 inline void check_fp8_device(const Cpu&, const char*) {}
+inline void check_mx_device(const Cpu&, const char*) {}
 
 // Which of several kernels a run uses, and why not the others; "": there is no choice.
 struct KernelFacts {

@@ -126,7 +126,8 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     share_errors(world.ranks, [&] {
         if (!flags.fp8()) return;
         check_fp8_device(device, "--dtype fp8");
-        check_fp8_model(shape, config.step.B, config.step.T);
+        if (flags.mx()) check_mx_device(device, "--fp8-scaling mx");
+        check_fp8_model(shape, config.step.B, config.step.T, flags.mx());
     });
     return {std::move(tokenizer), std::move(config), std::move(parameters),
             std::move(sharding),  std::move(comm),   std::move(memory)};

@@ -96,7 +96,10 @@ void StartReport::print(const std::string& ranks, const std::string& placement) 
     const RunFlags& flags = config.flags;
     const Recipe& recipe = config.recipe;
     say(format("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n", double(num_parameters) * 1e-6,
-               flags.fp8() ? "fp8" : type, flops_per_token * 1e-6, batch_text(config).c_str()));
+               flags.mx()    ? "mxfp8"
+               : flags.fp8() ? "fp8"
+                             : type,
+               flops_per_token * 1e-6, batch_text(config).c_str()));
     if (num_learned < num_parameters)
         say(format("adapters: %.3fM parameters of rank %d learn, beside %s\n", double(num_learned) * 1e-6,
                    flags.lora_rank, printable(flags.init_from).c_str()));

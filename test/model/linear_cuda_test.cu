@@ -2,6 +2,7 @@
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"
 #include "llmc/cuda/limits.h"           // kOldestFp8, check_fp8_device
+#include "test/cuda/mx_testing.h"       // has_mx
 #include "test/cuda_testing.h"          // OnDevice, ON_DEVICE
 #include "test/model/linear_testing.h"  // kFp8Cases, learn, check_learned
 #include "test/models.h"                // Gpt
@@ -14,15 +15,15 @@ bool has_fp8() { return Cuda().compute_capability >= kOldestFp8; }
 // A layer and what it works on, on any device.
 template <class Device, class T>
 struct Layer {
-    static constexpr int64_t N = 48, C = 144, OC = 80;
-    static constexpr int64_t kWidest = C;
+    int64_t N, C, OC, kWidest = std::max(C, OC);
     Device& device;
     Arena arena;
     Fp8LinearState fp8;
     LinearLayer<T> site{N, C, OC, {}, &fp8};
     T *inp, *dout, *out, *dinp;
 
-    explicit Layer(Device& device) : device(device), arena(device, "layer", 1 << 20) {
+    Layer(Device& device, int64_t N, int64_t C, int64_t OC, bool mx)
+        : N(N), C(C), OC(OC), device(device), arena(device, "layer", 1 << 20) {
         const auto give = [&](const Floats& values) {
             std::vector<T> host;
             for (const float x : values) host.push_back(rounded_value<T>(x));
@@ -34,6 +35,13 @@ struct Layer {
                arena.take<float>(1)};
         site.scratch = {arena.take<uint8_t>(N * kWidest), arena.take<uint8_t>(N * kWidest), arena.take<float>(1),
                         arena.take<float>(1)};
+        if (mx) {
+            const auto scales = [&](int64_t rows, int64_t cols) {
+                return arena.take<e8m0>(mx_scale_bytes(rows, cols));
+            };
+            fp8.weight_scales = scales(OC, C), fp8.weight_t_scales = scales(C, OC), fp8.inp_t_scales = scales(C, N);
+            site.scratch.row_scales = scales(N, kWidest), site.scratch.column_scales = scales(kWidest, N);
+        }
         site.dweight = arena.take<float>(OC * C), site.dbias = arena.take<float>(OC);
         fill_zero(device, site.dweight, OC * C), fill_zero(device, site.dbias, OC);
         out = arena.take<T>(N * OC), dinp = arena.take<T>(N * C);
@@ -64,12 +72,26 @@ TEST_CASE("on a GPU, a linear layer in FP8 is the CPU's", "[linear]" ON_DEVICE) 
     if (!has_fp8()) return;
     Cpu cpu;
     Cuda cuda;
-    const std::vector<Floats> want = Layer<Cpu, float>(cpu).pass(), got = Layer<Cuda, bf16>(cuda).pass();
+    const std::vector<Floats> want = Layer<Cpu, float>(cpu, 48, 144, 80, false).pass(),
+                              got = Layer<Cuda, bf16>(cuda, 48, 144, 80, false).pass();
     const auto sums = [](int64_t K) { return 2 * (2 + std::sqrt(double(K))) * kEpsF32; };
     check_close("out", got[0], want[0], sums(144) + kEpsBf16 + 4 * double(144 / 32) * 0x1p-14);
     check_close("dinp", got[1], want[1], sums(80) + kEpsBf16 + 4 * 0x1p-14);
     check_close("dweight", got[2], want[2], sums(48) + 4 * 0x1p-14);
     check_close("dbias", got[3], want[3], sums(48));
+}
+
+TEST_CASE("on a GPU, a linear layer in MX is the CPU's", "[linear]" ON_DEVICE) {
+    Cuda cuda;
+    if (!has_mx(cuda)) return;
+    Cpu cpu;
+    const std::vector<Floats> want = Layer<Cpu, float>(cpu, 160, 192, 96, true).pass(),
+                              got = Layer<Cuda, bf16>(cuda, 160, 192, 96, true).pass();
+    const auto sums = [](int64_t K) { return 2 * (2 + std::sqrt(double(K))) * kEpsF32 + 4 * double(K / 32) * 0x1p-14; };
+    check_close("out", got[0], want[0], sums(192) + kEpsBf16);
+    check_close("dinp", got[1], want[1], sums(96) + kEpsBf16);
+    check_close("dweight", got[2], want[2], sums(160));
+    check_close("dbias", got[3], want[3], sums(160));
 }
 
 TEST_CASE("on a GPU in FP8 an MLP with SwiGLU has the bits of its ops one after another", "[linear]" ON_DEVICE) {
@@ -96,6 +118,13 @@ TEST_CASE("loss and gradients of models in FP8 agree with PyTorch in fp32", "[li
             Cuda cuda;
             check_learned(c, learn<float>(cuda, c, {recompute, true}), 4 * kEpsF32, kModelTolerance);
         }
+}
+
+TEST_CASE("loss and gradients of a model in MX agree with PyTorch in fp32", "[linear][once]" ON_DEVICE) {
+    Cuda cuda;
+    REQUIRE(has_mx(cuda));
+    check_learned(kMxCase, learn<float>(cuda, kMxCase, {Recompute::norms, true, 0, 0, true}), 4 * kEpsF32,
+                  kModelTolerance);
 }
 #endif
 
@@ -143,6 +172,15 @@ TEST_CASE("a run on a GPU in FP8 goes on after a stop, and recomputes, with the 
     CHECK(difference(step_folder(runs.path("whole"), 4), step_folder(runs.path("parts"), 4)) == "");
     const auto losses = losses_in(runs.path("whole"));
     CHECK(losses.back().first < losses.front().first);
+}
+
+// The emulated GPU is a Hopper to a run.
+TEST_CASE("a run in MX needs a Blackwell", "[linear][once]" ON_DEVICE) {
+    if (Cuda().compute_capability >= kOldestMx) return;
+    const Finished run = TinyRuns().train(
+        "mx", {{"fp8-scaling", "mx"}, {"dtype", "fp8"}, {"device", "cuda"}, {"num-heads", "2"}, {"channels", "128"}});
+    CHECK(run.exit_code == 2);
+    CHECK(contains(run.err, "has no products in MX, which begin with Blackwell (sm_100), and this is sm_"));
 }
 
 TEST_CASE("a GPU without products in FP8 is refused", "[linear]" ON_DEVICE) {

@@ -17,6 +17,44 @@ TEST_CASE("loss and gradients of models in FP8 agree with PyTorch", "[linear]") 
         }
 }
 
+TEST_CASE("loss and gradients of a model in MX agree with PyTorch", "[linear]") {
+    for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
+        INFO("recompute " << int(recompute));
+        Cpu cpu;
+        check_learned(kMxCase, learn<float>(cpu, kMxCase, {recompute, true, 0, 0, true}), 4 * kEpsF32, kModelTolerance);
+    }
+}
+
+// SwiGLU, and the same bits whatever is recomputed.
+TEST_CASE("in MX a step does not depend on what is recomputed", "[linear]") {
+    const ArchitectureCase c = {"fp8_llama_wide", 2, 16, small_shape("llama", {2, 2, 128, 16, 61, 1, 128})};
+    const auto gradients = [&](ActivationPolicy policy) {
+        Cpu cpu;
+        Gpt<Cpu> model(cpu, c.shape, c.B, c.T, policy);
+        model.initialize_weights(7);
+        model.zero_gradients();
+        std::vector<int32_t> tokens(size_t(c.B * c.T));
+        for (size_t i = 0; i < tokens.size(); i++) tokens[i] = int32_t(i * 7 % 61);
+        model.begin_step();
+        model.forward(tokens.data(), c.B, c.T);
+        model.loss_and_gradient(tokens.data(), 1.f / float(tokens.size()));
+        model.backward(tokens.data());
+        model.end_step();
+        Floats all;
+        for (const Parameter& p : model.parameters) {
+            const Floats one = from_device(cpu, p, model.gradients.at(p));
+            all.insert(all.end(), one.begin(), one.end());
+        }
+        return all;
+    };
+    const Floats want = gradients({Recompute::none, true, 0, 0, true}), fp32 = gradients(Recompute::none);
+    for (const Recompute recompute : {Recompute::norms, Recompute::block})
+        CHECK(same_bits(gradients({recompute, true, 0, 0, true}), want));
+    // Eight roundings to e4m3 on the way up and down, of 2^-3 / sqrt(12) at most each.
+    CHECK(relative_l2(want, fp32) <= std::sqrt(8.) * 0.125 / std::sqrt(12.));
+    CHECK(relative_l2(want, fp32) > 0.01);
+}
+
 TEST_CASE("with the magnitudes of an equal step, delayed scales are the tensors' own", "[linear]") {
     for (const ArchitectureCase& c : kFp8Cases)
         for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
@@ -82,6 +120,18 @@ TEST_CASE("in FP8 inputs are kept as bytes, and weights twice", "[linear]") {
           N * (3 * C + F) - 2 * N * (2 * C + F) + codes_of_weights + inp_scales);
     for (const Recompute recompute : {Recompute::norms, Recompute::block})
         CHECK(layer({recompute, true}) - layer(recompute) == codes_of_weights);
+}
+
+TEST_CASE("in MX each 32 codes have a byte more", "[linear]") {
+    const int64_t C = 256, F = 1024, N = 512;
+    const auto layer = [&](bool mx) {  // what one layer more takes
+        const auto bytes = [&](int64_t layers) {
+            return Activations<bf16>({layers, 4, C, 128, 61}, 4, 128, {Recompute::none, true, 64, 0, mx}).bytes();
+        };
+        return int64_t(bytes(3) - bytes(2));
+    };
+    const int64_t weights = 3 * C * C + C * C + 2 * C * F, inputs = N * (3 * C + F), scales_per_tensor = 2 * 4 * 128;
+    CHECK(layer(true) - layer(false) == (2 * weights + inputs) / kMxBlock - scales_per_tensor);
 }
 
 TEST_CASE("a model or a batch that does not suit FP8 is refused", "[linear]") {
@@ -213,6 +263,7 @@ TEST_CASE("a run in FP8 learns like one in fp32 and is validated in fp32", "[lin
     const FlagMap flags = with(kFp8, {{"steps", "40"}, {"learning-rate", "3e-3"}, {"val-every", "40"}});
     must_succeed(runs.train("fp8", flags));
     must_succeed(runs.train("delayed", with(flags, {{"fp8-scaling", "delayed"}})));
+    must_succeed(runs.train("mx", with(flags, {{"fp8-scaling", "mx"}})));
     must_succeed(runs.train("fp32", with(flags, {{"dtype", "fp32"}})));
     const auto want = steps_in(runs.path("fp32"));
     const auto mean = [](const std::vector<StepRecord>& steps) {
@@ -222,7 +273,7 @@ TEST_CASE("a run in FP8 learns like one in fp32 and is validated in fp32", "[lin
         return sum;
     };
     CHECK(want[39].loss < 0.8 * want[0].loss);
-    for (const std::string name : {"fp8", "delayed"}) {
+    for (const std::string name : {"fp8", "delayed", "mx"}) {
         INFO(name);
         const auto got = steps_in(runs.path(name));
         CHECK(std::fabs(mean(got) - mean(want)) <= 0.01 * mean(want));
@@ -248,6 +299,17 @@ TEST_CASE("train_gpt says what FP8 needs", "[linear]") {
     const Finished without = runs.train("without", {{"dtype", "fp32"}, {"fp8-scaling", "delayed"}});
     CHECK(without.exit_code == 2);
     CHECK(contains(without.err, "error: --fp8-scaling delayed without --dtype fp8: give both, or leave it out"));
+    const FlagMap mx = with(kFp8, {{"fp8-scaling", "mx"}, {"total-batch-size", "0"}});
+    const Finished tokens = runs.train("tokens", with(mx, {{"batch-size", "6"}, {"seq-len", "8"}}));
+    CHECK(tokens.exit_code == 2);
+    CHECK(contains(tokens.err,
+                   "error: --fp8-scaling mx: a micro-batch of 6 x 8 tokens: their product must be a multiple "
+                   "of 32; change --batch-size"));
+    const Finished uneven = runs.train("uneven", with(mx, {{"mlp-channels", "144"}}));
+    CHECK(uneven.exit_code == 2);
+    CHECK(contains(uneven.err,
+                   "error: --fp8-scaling mx: a linear layer of 128 by 144 channels: both must be multiples "
+                   "of 32; choose another --fp8-scaling"));
     const Finished plan = runs.train("plan", with(kFp8, {{"dry-run", "true"}}));
     must_succeed(plan);
     CHECK(contains(plan.out, "  1 layers, with their weights in fp8\n"));

@@ -20,6 +20,9 @@ inline const std::vector<ArchitectureCase> kFp8Cases = {
     {"fp8_llama_wide", 2, 8, small_shape("llama", {2, 2, 128, 8, 61, 1, 128})},
 };
 
+// In MX, whose blocks take 32 tokens: the layers of attention.
+inline const ArchitectureCase kMxCase = {"mx_gpt2", 2, 16, {1, 2, 128, 16, 61, 2, 64}};
+
 // The weights that model_in_fp8() of dev/fixtures/model_fixtures.py makes.
 inline Floats made_weights(const Parameter& p, const Fixture& f) {
     const int64_t n = p.exported_rows * p.size() / p.shape[0];

@@ -461,6 +461,9 @@ TEST_CASE("plan: every GPU, and what replaces its figures", "[plan]") {
     CHECK(contains(error_of([&] { planned(config, 1); }), "2: `plan` assumes --dtype bf16"));
     config.dtype = "fp8";
     CHECK(contains(error_of([&] { planned(config, 1, gpu_named("A100")); }), "2: --dtype fp8: A100 has no FP8 GEMMs"));
+    config.fp8_scaling = "mx";
+    CHECK(error_of([&] { planned(config, 1, gpu_named("H100")); }) ==
+          "2: --fp8-scaling mx: H100 has no products in MX, which begin with Blackwell: choose another");
 }
 
 // [plain]: many plans, and the sanitizers watch those above.

@@ -159,7 +159,7 @@ OPERATION3(FusedMulAdd, std::fma(a, b, c));
 struct MulWide {
     template <class T>
     auto operator()(T a, T b) const {
-        using Wide = std::conditional_t<std::is_signed_v<T>, s64, u64>;
+        using Wide = std::conditional_t<std::is_signed_v<T>, s64, std::conditional_t<sizeof(T) == 2, u32, u64>>;
         return Wide(a) * Wide(b);
     }
 };
@@ -375,6 +375,7 @@ Table make_table() {
     t["and.pred"] = entry<And, u32, u32, u32>(), t["or.pred"] = entry<Or, u32, u32, u32>();
     t["xor.pred"] = entry<Xor, u32, u32, u32>(), t["not.pred"] = entry<NotPredicate, u32, u32>();
     t["mul.wide.s32"] = entry<MulWide, s64, s32, s32>(), t["mul.wide.u32"] = entry<MulWide, u64, u32, u32>();
+    t["mul.wide.u16"] = entry<MulWide, u32, u16, u16>();
     t["brev.b32"] = entry<ReverseBits, u32, u32>(), t["prmt.b32"] = entry<Permute, u32, u32, u32, u32>();
     t["popc.b32"] = entry<Popcount, u32, u32>(), t["clz.b32"] = entry<LeadingZeros, u32, u32>();
     t["bfind.shiftamt.u32"] = entry<FindShift, u32, u32>();

@@ -312,19 +312,18 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_mx_kernel(MxTensor 
     const int thread = int(threadIdx.x), unit = thread % kUnits, lane = thread % kWarp, warp = thread / kWarp;
     const int64_t row = int64_t(blockIdx.y) * kQuantizeTile, col = int64_t(blockIdx.x) * kQuantizeTile;
     const bool has_cols = col + unit * kUnit < out.cols;
-    scales[thread / (kMxTileBytes / 4)][thread % (kMxTileBytes / 4)] = 0;
-    __syncthreads();
     uint8_t* const row_scales = reinterpret_cast<uint8_t*>(scales[0]);
     uint8_t* const col_scales = reinterpret_cast<uint8_t*>(scales[1]);
     float sums[kUnit] = {};
 #pragma unroll 1
     for (int i = 0; i < kQuantizeTile / kRows; i++) {
         const int r = i * kRows + thread / kUnits;
-        const bool has_rows = row + i * kRows < out.rows;  // all or none: out.rows is a multiple of kRows
+        // Beyond the tensor are zeros, whose scale is zero, too. Its rows are a multiple of kRows.
+        const bool is_inside = row + i * kRows < out.rows && has_cols;
         const int64_t from = (row + r) * out.cols + col + unit * kUnit;
         float values[kUnit] = {};
         uint32_t largest = 0;
-        if (has_rows && has_cols) {
+        if (is_inside) {
             const int64_t ups_before = activation == Activation::swiglu ? (row + r) * out.cols : 0;
 #pragma unroll
             for (int first = 0; first < kUnit; first += Pack<T>::size) {
@@ -346,10 +345,9 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_mx_kernel(MxTensor 
                                fp8x2<e4m3>(values[k + 2] * inverse(k + 2), values[k + 3] * inverse(k + 3)) << 16;
             return words;
         };
-        if (has_rows && has_cols) {
+        if (is_inside)
             store16(reinterpret_cast<uint32_t*>(out.data + from), codes([&](int) { return mx_inverse(scale); }));
-            if (unit % 2 == 0) row_scales[thread / kUnits * 16 + i * 4 + unit / 2] = scale.bits;
-        }
+        if (unit % 2 == 0) row_scales[thread / kUnits * 16 + i * 4 + unit / 2] = scale.bits;
 #pragma unroll
         for (int k = 0; k < kUnit; k++) {
             uint32_t magnitude = magnitude_bits(values[k]);
@@ -365,8 +363,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_mx_kernel(MxTensor 
             for (int w = 0; w < kWarps; w++) of_column = max(of_column, largest_of[w][thread]);
             const e8m0 col_scale = mx_scale(of_column);
             inverse_of[thread] = mx_inverse(col_scale);
-            if (has_rows && col + thread < out.cols)
-                col_scales[thread % 32 * 16 + thread / 32 * 4 + i] = col_scale.bits;
+            col_scales[thread % 32 * 16 + thread / 32 * 4 + i] = col_scale.bits;
         }
         __syncthreads();
         store16(&tile[r][4 * (unit ^ r / kUnit)], codes([&](int k) { return inverse_of[unit * kUnit + k]; }));

@@ -58,7 +58,7 @@ TEST_CASE("with dropout, an adapter's gradient is the slope of the loss, and eve
     const auto learned = [&](const std::map<std::string, Floats>& more) {
         return learn_beside<float>(cpu, shape, false, Recompute::none, c.B, c.T, dropout, more);
     };
-    // Of the first layer, behind the adapters of all others, along random directions: what is not a multiple of the
+    // Of the first layer, before the adapters of all others, along random directions: what is not a multiple of the
     // gradient shows in them.
     const std::string name = "h.0.attn.c_attn.lora_B";
     const Floats gradient = learned({}).gradients.at(name);

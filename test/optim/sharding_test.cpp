@@ -140,7 +140,7 @@ static void check_plan(const ParameterList& list, const std::string& text, const
     CHECK(plan.imbalance() >= 1 - 1e-12);
 }
 
-TEST_CASE("what does not learn is behind all buckets, and has no owner", "[sharding]") {
+TEST_CASE("what does not learn comes after all buckets, and has no owner", "[sharding]") {
     GptShape shape{3, 2, 32, 16, 40};
     shape.lora = {.rank = 4, .alpha = 8, .targets = {true, true, false, true}};
     for (const bool whole : {false, true})

@@ -12,13 +12,13 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 54_560,
-    "sources of llmc/": 437,
+    "lines of llmc/ (sources, with comments)": 56_600,
+    "sources of llmc/": 441,
     "sources of one folder of llmc/": 58,
     "files of scripts/": 34,
-    "flags of `train_gpt train`": 88,
-    "words of README.md and doc/": 32_910,
-    "words of dev/LOG.md and dev/log/": 14_680,
+    "flags of `train_gpt train`": 93,
+    "words of README.md and doc/": 34_350,
+    "words of dev/LOG.md and dev/log/": 14_740,
     "lines of Makefile and make/": 716,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

@@ -121,12 +121,12 @@ template <class T, class M>
 void adamw_update(Cuda& cuda, const AdamWTensor<T, M>* tensors, int64_t count, const StepScalars* s) {
     const bool has_masters = have_masters(tensors, count);
     const OpScope op(cuda, __func__, adamw_cost<T, M>(num_elements(tensors, count), has_masters));
-    auto* kernel = adamw_kernel<T, M, float>;
-    if constexpr (kNeedsNoMaster<T, M>)
-        if (!has_masters) kernel = adamw_kernel<T, M, T>;
+    using OwnMaster = std::conditional_t<kNeedsNoMaster<T, M>, T, float>;
     for_tensor_lists(tensors, count, kAdamWThreads * kUpdatePack<T, M>, kAdamWBlocksPerSm * cuda.num_sms,
                      [&](const TensorList<AdamWTensor<T, M>>& list, unsigned blocks) {
                          const OpCost cost = adamw_cost<T, M>(num_elements(list.tensors, list.count), has_masters);
-                         launch(cuda, {"adamw_update", cost}, kernel, blocks, kAdamWThreads, 0, list, s);
+                         launch(cuda, {"adamw_update", cost},
+                                has_masters ? adamw_kernel<T, M, float> : adamw_kernel<T, M, OwnMaster>, blocks,
+                                kAdamWThreads, 0, list, s);
                      });
 }

@@ -18,7 +18,7 @@ BUDGET = {
     "files of scripts/": 34,
     "flags of `train_gpt train`": 93,
     "words of README.md and doc/": 34_350,
-    "words of dev/LOG.md and dev/log/": 14_740,
+    "words of dev/LOG.md and dev/log/": 14_790,
     "lines of Makefile and make/": 716,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

@@ -529,7 +529,7 @@ private:
     // Recomputes the activations of block l that other blocks have overwritten since.
     void recompute(size_t l, const int32_t* tokens) {
         auto& a = acts.blocks[l];
-        // The last block that recomputes needs not to: what it saved no later block has overwritten.
+        // The last block that would recompute need not: no later block has overwritten what it saved.
         const Recompute what = acts.policy.recompute.of(int64_t(l) + 1);
         if (what == Recompute::none) {
             // A layer that keeps a copy does not keep the norm's output, and the gate of a value embedding reads that.

@@ -285,8 +285,7 @@ std::vector<Field> RunFlags::fields() {
             Field{"machine", "fp8-scaling", &fp8_scaling,
                   "scales of FP8 tensors; current: from the tensor itself; delayed: of inputs and gradients from the "
                   "largest magnitudes of earlier steps, so that each is read once instead of twice; mx: MXFP8, a power "
-                  "of "
-                  "two for each 32 elements (GPUs from sm_100)"}
+                  "of two for each 32 elements (GPUs from sm_100)"}
                 .one_of({"current", "delayed", "mx"}),
             Field{"machine", "fp8-amax-history", &fp8_amax_history,
                   "steps whose largest magnitudes make a delayed scale: their maximum counts (1: the most recent one)"}

@@ -148,8 +148,8 @@ struct RunFlags {
     bool lean() const { return memory == "lean"; }
     // A tree has the same bits at any number of ranks only if its sums are not rounded.
     bool sums_in_bf16() const { return lean() && trains() && !tree_sum(); }
-    // Steps of delayed scaling's history; 0: scales are current.
     bool mx() const { return fp8() && fp8_scaling == "mx"; }
+    // Steps of delayed scaling's history; 0: scales are current.
     int64_t amax_history() const { return fp8() && fp8_scaling == "delayed" ? fp8_amax_history : 0; }
     bool tree_sum() const { return grad_sum.starts_with("tree"); }
     bool bf16_gradients() const { return grad_sum.starts_with("bf16"); }

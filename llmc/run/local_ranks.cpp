@@ -56,9 +56,9 @@ Launch hosts_of(const LaunchFlags& flags, int n) {
     return launch;
 }
 
-class LocalRanks {
+class RanksOfHost {
 public:
-    LocalRanks(const RunFlags& flags, int n, char** argv) : flags_(flags), n_(n), argv_(argv) {
+    RanksOfHost(const RunFlags& flags, int n, char** argv) : flags_(flags), n_(n), argv_(argv) {
         Launch hosts = hosts_of(flags.launch, n);
         first_rank_ = hosts.rank * n, world_size_ = hosts.world_size * n;
         if (hosts.world_size == 1) {
@@ -146,4 +146,4 @@ int local_ranks(const CommandLine& line) {
     return end && !*end && n > 1 && n < (1 << 16) ? int(n) : 0;
 }
 
-int run_local_ranks(const RunFlags& flags, int n, char** argv) { return LocalRanks(flags, n, argv).run(); }
+int run_local_ranks(const RunFlags& flags, int n, char** argv) { return RanksOfHost(flags, n, argv).run(); }

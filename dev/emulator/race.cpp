@@ -34,7 +34,7 @@ struct Stamp {
 struct Cell {
     Stamp write, read, read_elsewhere;  // the last of each; read_elsewhere: by another block than the last read's
 };
-constexpr uintptr_t kCellBytes = 2, kPageBytes = 4096;  // a cell holds one bf16
+constexpr uintptr_t kCellBytes = 1, kPageBytes = 4096;  // scales of MX are bytes
 std::unordered_map<uintptr_t, std::vector<Cell>> pages;
 
 // Remembers the last page, because most accesses are to the same page as the one before.

@@ -17,10 +17,12 @@ import sys
 import tempfile
 
 import check_models
+import differences
 import safetensors.torch
 import torch
 import transformers
-from check_models import check, loss_of, run, tokens_of
+from check_models import loss_of, tokens_of
+from differences import check, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM, TOKENIZE = ROOT / "train_gpt", ROOT / "data/tokenize"
@@ -247,8 +249,8 @@ def main():
             family.check_all()
             if name == "llama":
                 family.check_heads()
-    print(f"configs: {check_models.failures} differences")
-    return check_models.failures > 0
+    print(f"configs: {differences.count} differences")
+    return differences.count > 0
 
 
 if __name__ == "__main__":

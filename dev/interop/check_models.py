@@ -19,33 +19,20 @@ import subprocess
 import sys
 import tempfile
 
+import differences
 import gguf
 import numpy as np
 import safetensors.torch
 import torch
 import transformers
 import xllamacpp
+from differences import check, run
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2] / "dev/fixtures"))
 import reference_gpt as reference  # noqa: E402
 
 T = 32
 TEXT = "Once there was a fox.\n\tIt ran: 100 times, na\u00efve caf\u00e9 \u2014 \U0001f98a"
-failures = 0
-
-
-def check(what, good, detail=""):
-    global failures
-    failures += not good
-    print(f"{'ok     ' if good else 'FAILED '} {what} {detail}", flush=True)
-
-
-def run(*arguments):
-    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, arguments))}\nexit code {done.returncode}: {done.stderr}")
-    return done.stdout
-
 
 def tokens_of(shard):
     return torch.from_numpy(np.fromfile(shard, "<u2", offset=1024).astype(np.int64))
@@ -369,8 +356,8 @@ def main():
         torch.manual_seed(11)
         for name in OURS:
             check_ours(name, program, data, tokens, scratch, list((scratch / "gpt2_exported").glob("tokenizer*.json")))
-    print(f"models: {failures} differences")
-    return failures > 0
+    print(f"models: {differences.count} differences")
+    return differences.count > 0
 
 
 if __name__ == "__main__":

@@ -22,11 +22,13 @@ import time
 import urllib.request
 
 import check_templates
+import differences
 import gguf
 import openai
 import torch
 import transformers
 import xllamacpp
+from differences import check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
@@ -36,14 +38,6 @@ import anvil
 TRAIN, TOKENIZE = ROOT / "train_gpt", ROOT / "data/tokenize"
 PROMPT, TOKENS, MARGIN = "Permission is", 40, 0.1
 START_S = 180  # time limit for the start of a server
-failures = 0
-
-
-def check(what, good, detail=""):
-    global failures
-    failures += not good
-    print(f"{'ok     ' if good else 'FAILED '} {what} {detail}", flush=True)
-
 
 def make_run(out, architecture, **flags):
     """Trains a model, and returns the folder from which transformers loads it."""
@@ -264,8 +258,8 @@ def main():
             talk_to(url, chat)
 
         ask_transformers(scratch, asked)
-    print(f"servers: {failures} differences")
-    return failures > 0
+    print(f"servers: {differences.count} differences")
+    return differences.count > 0
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ def fits_table():
         found = list(fits(gpu, ranks, flags, model_file))
         plain = next(row for row in found if not re.search("lean|offload", row[3]))
         of = [f"`{found[0][3]}`", found[0][1], found[0][0] or f"does not fit: {found[0][2]}"]
-        rows.append([name, f"{ranks} {gpu}", *of, plain[0] or "does not fit"])
+        rows.append([name, f"{ranks} x {gpu}", *of, plain[0] or "does not fit"])
     return table(["model", "GPUs", "fastest", "GiB", "tok/s", "without lean and offload"], rows, left=3)
 
 

@@ -27,7 +27,7 @@ All logits never exist at once: Gpt::add_loss.
 #include "llmc/base/memory.h"       // Arena, aligned
 #include "llmc/model/linear.h"      // Fp8LinearState
 #include "llmc/model/lora.h"        // LoraScratch, lora_width
-#include "llmc/model/parameters.h"  // discarded_gradients
+#include "llmc/model/parameters.h"  // DiscardedGradients
 #include "llmc/model/shape.h"       // GptShape
 #include "llmc/ops/quantize.h"      // AmaxState
 #include "llmc/ops/step_scalars.h"  // StepScalars
@@ -179,7 +179,7 @@ private:
             own(self.lora.low, N * lora_width(s));
             if (how.recompute.what != Recompute::never) own(self.lora.dlow, N * lora_width(s));
             if (s.lora.dropout > 0) own(self.lora.dropped, N * std::max({C, CQ, F}));
-            if (how.recompute.what != Recompute::never) own(self.discarded, discarded_gradients(ParameterList(s)));
+            if (how.recompute.what != Recompute::never) own(self.discarded, DiscardedGradients(ParameterList(s)).size);
         }
         if (arch.rotary_positions) own(self.rotary_table, s.max_seq_len * s.head_size());
         own(self.starts, N);

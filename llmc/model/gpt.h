@@ -393,11 +393,14 @@ private:
 
     // What does not learn has gradients nowhere but here, where an op computes them along with others.
     void discard_gradients() {
+        const DiscardedGradients discarded(parameters);
+        size_t i = 0;
         gradients.pointers.each(shape, [&](float*& pointer, const Parameter& p) {
-            if (p.is_frozen) pointer = acts.discarded;
+            const int64_t offset = discarded.offsets[i++];
+            if (p.is_frozen) pointer = offset < 0 ? nullptr : acts.discarded + offset;
         });
-        gradients.pointers.lm_head = nullptr;
-        fill_zero(device, acts.discarded, discarded_gradients(parameters));
+        gradients.pointers.lm_head = nullptr;  // tied, it is the token embedding's
+        fill_zero(device, acts.discarded, discarded.size);
     }
 
     AttentionShape attention_shape(size_t l) const {

@@ -263,18 +263,25 @@ inline ParameterList gradients_of(const ParameterList& list) {
     return learned;
 }
 
-// Beside adapters, the size of the gradients that an op computes along with others though nobody wants them: those of
-// norms and learned factors, and not those of matrices and embeddings, whose GEMMs and sums are left out.
-inline int64_t discarded_gradients(const ParameterList& list) {
-    int64_t most = 0;
-    for (const Parameter& p : list) {
-        using enum ParameterGroup;
-        const bool is_left_out = p.group == embedding || p.group == positions || p.group == head ||
-                                 (p.group == matrices && !p.name.ends_with("ve_gate.weight"));
-        if (p.is_frozen && !is_left_out) most = std::max(most, p.size());
+// Beside adapters: where each parameter has the gradient that an op computes along with others though nobody wants it,
+// that of a norm or a learned factor. Layers share this memory; what one op writes lies apart.
+struct DiscardedGradients {
+    std::vector<int64_t> offsets;  // of each parameter; -1: it learns, or its GEMM or sum is left out
+    int64_t size = 0;
+
+    explicit DiscardedGradients(const ParameterList& list) {
+        int64_t layer = -1, end = 0;
+        for (const Parameter& p : list) {
+            using enum ParameterGroup;
+            const bool is_left_out = p.group == embedding || p.group == positions || p.group == head ||
+                                     (p.group == matrices && !p.name.ends_with("ve_gate.weight"));
+            if (p.layer != layer) layer = p.layer, end = 0;
+            offsets.push_back(p.is_frozen && !is_left_out ? end : -1);
+            if (offsets.back() >= 0) end += aligned_elements(p.size());
+            size = std::max(size, end);
+        }
     }
-    return most;
-}
+};
 
 // Memory for all parameters: weights of type T, or gradients. Zero at first.
 template <class Device, class T = float>

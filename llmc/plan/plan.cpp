@@ -139,9 +139,14 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
         const int64_t most = gpu_head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(bf16), bytes);
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
-            return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B, seq_len,
-                                     {step.recompute, asked.fp8(), head_rows, asked.amax_history(), asked.mx()}, ops, 0,
-                                     master_bytes, step.bf16_sums, host_bytes);
+            return memory_plan<bf16>(list, step.B, seq_len,
+                                     {step.recompute, asked.fp8(), head_rows, asked.amax_history(), asked.mx()},
+                                     {.optimizer = optimizer_bytes,
+                                      .master_weights = master_bytes,
+                                      .host = host_bytes,
+                                      .gradients = gradient_bytes(plan.sharding, step, true),
+                                      .bf16_sums = step.bf16_sums,
+                                      .workspace = ops});
         });
     };
     const auto fits = [&](const StepConfig& step) {

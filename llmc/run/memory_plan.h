@@ -36,13 +36,20 @@ struct MemoryPlan {
 // Throws an Error unless the state of all `ranks` of this host fits into `free_bytes` of its memory (0: not known).
 void check_host_fits(size_t bytes_of_each, int ranks, size_t free_bytes);
 
-// The memory of a run with T = float or bf16 on one rank. policy.head_rows must be set. `optimizer_bytes`: that rank's,
-// with those of `master_bytes`; `gradient_bytes`: of all gradient buffers; `workspace_bytes`: of the device's ops;
-// `sample_bytes`: a sample's KV cache; `host_bytes`: of the optimizer's state, if it lies in host memory.
+// Bytes of a rank that are not the model's.
+struct MemoryParts {
+    size_t optimizer = 0, master_weights = 0;  // state with them; they alone
+    size_t host = 0;                           // of the optimizer's state, if it lies in host memory
+    size_t gradients = 0;                      // all buffers
+    bool bf16_sums = false;                    // of these, the sums are in bf16
+    size_t workspace = 0;                      // of the device's ops
+    size_t sample = 0;                         // a sample's KV cache
+};
+
+// The memory of a run with T = float or bf16 on one rank. policy.head_rows must be set.
 template <class T>
-MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t gradient_bytes, int64_t B, int64_t T_,
-                       ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0,
-                       size_t master_bytes = 0, bool bf16_sums = false, size_t host_bytes = 0) {
+MemoryPlan memory_plan(const ParameterList& list, int64_t B, int64_t T_, ActivationPolicy policy,
+                       const MemoryParts& parts) {
     const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
     const Activations<T> acts(shape, B, T_, policy);
@@ -62,21 +69,21 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     MemoryPlan plan;
     plan.lines.push_back({"weights", each(sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))), values(sizeof(T))});
     plan.lines.push_back(
-        {"gradients", each(bf16_sums ? "bf16; some layers' fp32" : "fp32", gradient_bytes), gradient_bytes});
-    plan.lines.push_back({"optimizer", "the stages of the update, three at a time", optimizer_bytes});
-    if (host_bytes == 0) {
-        plan.lines.back().note = each("moments", optimizer_bytes - master_bytes);
-        plan.lines.back().note += master_bytes > 0 ? each("; master weights", master_bytes) : "";
+        {"gradients", each(parts.bf16_sums ? "bf16; some layers' fp32" : "fp32", parts.gradients), parts.gradients});
+    plan.lines.push_back({"optimizer", "the stages of the update, three at a time", parts.optimizer});
+    if (parts.host == 0) {
+        plan.lines.back().note = each("moments", parts.optimizer - parts.master_weights);
+        plan.lines.back().note += parts.master_weights > 0 ? each("; master weights", parts.master_weights) : "";
     }
-    plan.host_bytes = host_bytes;
+    plan.host_bytes = parts.host;
     const size_t layers = size_t(recomputed) * layer(true) + size_t(shape.num_layers - recomputed) * layer(false);
     plan.lines.push_back({"activations", "", layers});
     plan.lines.back().note =
         std::to_string(shape.num_layers) + " layers" + (policy.fp8 ? ", with their weights in fp8" : "");
     plan.lines.push_back({"other", "ends of the model, scratch of both passes", activations - layers - logits});
     plan.lines.push_back({"logits", format("%ld of %ld rows at a time", long(acts.head_rows), long(B * T_)), logits});
-    plan.lines.push_back({"workspace", "of the ops", workspace_bytes});
-    plan.lines.push_back({"sample", "keys and values of a text", sample_bytes});
+    plan.lines.push_back({"workspace", "of the ops", parts.workspace});
+    plan.lines.push_back({"sample", "keys and values of a text", parts.sample});
     return plan;
 }
 

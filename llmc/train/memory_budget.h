@@ -119,9 +119,15 @@ private:
         return plan_head_rows(
             most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
                 MemoryPlan plan =
-                    memory_plan<T>(parameters_, optimizer_bytes_, gradients, step.B, seq_len_,
-                                   {step.recompute, flags_.fp8(), head_rows, flags_.amax_history(), flags_.mx()}, ops,
-                                   sample_bytes_, master_bytes_, step.bf16_sums, host_bytes_);
+                    memory_plan<T>(parameters_, step.B, seq_len_,
+                                   {step.recompute, flags_.fp8(), head_rows, flags_.amax_history(), flags_.mx()},
+                                   {.optimizer = optimizer_bytes_,
+                                    .master_weights = master_bytes_,
+                                    .host = host_bytes_,
+                                    .gradients = gradients,
+                                    .bf16_sums = step.bf16_sums,
+                                    .workspace = ops,
+                                    .sample = sample_bytes_});
                 plan.free_host_bytes = free_host_bytes_ / size_t(ranks_here_);
                 if (!Device::kAsynchronous && host_bytes_ > 0) {  // the same memory
                     plan.lines.push_back({"offloaded", "the optimizer's state", host_bytes_});

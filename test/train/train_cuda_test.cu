@@ -129,8 +129,10 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
         const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
         const ParameterList list(shape);
         const MemoryPlan plan =
-            memory_plan<bf16>(list, StateLayout(list, whole_plan(list), 0, {}).memory_bytes(sizeof(bf16)),
-                              size_t(list.learned_size()) * sizeof(float), B, seq_len, policy, workspace);
+            memory_plan<bf16>(list, B, seq_len, policy,
+                              {.optimizer = StateLayout(list, whole_plan(list), 0, {}).memory_bytes(sizeof(bf16)),
+                               .gradients = size_t(list.learned_size()) * sizeof(float),
+                               .workspace = workspace});
         const size_t before = cuda.free_bytes();
         cuda.reserve_workspace(workspace);
         Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, policy);

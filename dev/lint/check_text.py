@@ -6,7 +6,8 @@
 No tabs (except in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
 scripts begin with a comment that says what they are. Comments in C++ have at most 120 columns: clang-format does not
 reflow them, because it would join the rows of tables. So have lines of Makefiles. Only launch() launches kernels (llmc/cuda/device.cuh). Python
-compiles; scripts with a #! line are executable. A link leads to a file of the project.
+compiles; scripts with a #! line are executable. A link leads to a file of the project. No file is larger
+than MOST_BYTES.
 """
 
 import os
@@ -21,6 +22,7 @@ COMMENT = {
 }  # fmt: skip
 CXX_COMMENT = re.compile(r"/\*.*?\*/|^ *//[^\n]*", re.DOTALL | re.MULTILINE)
 COLUMNS = 120
+MOST_BYTES = 1_000_000
 SOMEBODYS_PATH = re.compile(r"(?<![\w.}])/(home|root|work|Users)/\w[\w./-]*")
 
 
@@ -73,6 +75,8 @@ def main():
             if os.path.isabs(target) or not path.exists() or not path.resolve().is_relative_to(root):
                 found.append(f"{path.relative_to(root)}: a link to {target}, which is no file of the project: remove it")
             continue
+        if path.stat().st_size > MOST_BYTES:
+            found.append(f"{path.relative_to(root)}: {path.stat().st_size} bytes; expected {MOST_BYTES} at most")
         try:
             text = path.read_bytes().decode("utf-8")
         except UnicodeDecodeError:

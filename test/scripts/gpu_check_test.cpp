@@ -546,7 +546,7 @@ TEST_CASE("gpu_check first with carried programs and no driver says so of each s
     CHECK(there.has_good_results());
 }
 
-TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trainer on the CPU", "[gpu_check]") {
+TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trainer on the CPU", "[gpu_check][slow]") {
     const FakeMachine machine;
     const auto nccl_is = [&](int version) {
         put_file(machine.folder / "nccl.c", format("int ncclGetVersion(int* v) { *v = %d; return 0; }", version));

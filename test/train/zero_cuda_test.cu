@@ -207,7 +207,7 @@ TEST_CASE("communication that overlaps with work has the bits of communication t
 }
 
 TEST_CASE("virtual ranks on a GPU whose state lies in host memory train to the bits of those with it on the GPU",
-          "[zero][once]" ON_DEVICE) {
+          "[zero][once][slow]" ON_DEVICE) {
     const TinyRuns runs;
     for (const auto& [world_size, muon, zero_stage] :
          {std::tuple{1, true, 1}, {2, false, 2}, {4, true, 2}, {2, true, 1}}) {
@@ -261,7 +261,7 @@ TEST_CASE("with sharded gradients virtual ranks on a GPU train to the bits of on
 }
 
 TEST_CASE("with --memory lean a rank or two on a GPU train to the same bits, whatever is under way",
-          "[zero][once]" ON_DEVICE) {
+          "[zero][once][slow]" ON_DEVICE) {
     const TinyRuns runs;
     const bool muon = GENERATE(false, true);
     for (const int world_size : {1, 2}) {

@@ -175,7 +175,7 @@ TEST_CASE("two levels have the bits of one, and their checkpoints go on at any n
 
 // Six layers, which under Muon lie in several buckets: of some the gradients have the memory of others.
 TEST_CASE("with sharded gradients runs have the bits that they have with whole ones, where ranks are a power of two",
-          "[zero]") {
+          "[zero][slow]") {
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"}) {
         if (kSanitized && optimizer == "adamw") continue;  // the other one does both
@@ -258,7 +258,7 @@ TEST_CASE("three ranks agree with one in all but the last bits", "[zero]") {
     }
 }
 
-TEST_CASE("saved at any number of ranks, loaded at any other", "[zero]") {
+TEST_CASE("saved at any number of ranks, loaded at any other", "[zero][slow]") {
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"}) {
         const std::string straight = "straight_" + optimizer;

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Tries configurations one after another, each with the same time budget, and keeps the better one.
+"""Tries configurations one after another, each with the same time budget or number of steps, and keeps the better one.
 
     scripts/experiment.py SPEC.toml [--out run/experiment] [--train-gpt ./train_gpt]
 
 SPEC.toml fixes what is compared, so that a person or program that proposes trials cannot change the goal:
 
     [fixed]
-    budget = 60                                  # seconds of training each; schedules follow the time
+    budget = 60                                  # seconds of training each; schedules follow the time. Or steps = 600
     metric = "val_bpb"                           # of results.tsv, lower is better; or val_loss
     train-data = "data/x/train_*.bin"
     val-data = "data/x/val_*.bin"
     val-tokens = 1000000
     seeds = 3                                    # runs of the baseline, whose deviation is the noise
+    shorter = [0.8, 0.9]                         # with steps: what is kept is run with fewer steps, too
 
     [base]                                       # flags of ./train_gpt and lines of its files; underscores or hyphens
     num-layers = 4
@@ -30,8 +31,10 @@ SPEC.toml fixes what is compared, so that a person or program that proposes tria
 The baseline runs first, with all seeds. A trial is the best configuration so far with the trial's flags added, run with the
 first seed. It is kept if it is better than the best by more than twice the noise (the standard deviation of the baseline's
 seeds), and discarded if it is worse by more than that. In between it runs with the other seeds, too, and is kept if the
-mean is better by more than the noise over the square root of the number of seeds. A run that ends with an error is a crash,
-and is discarded. This is autoresearch's loop (Karpathy, 2026, program.md), with the noise taken into account.
+mean is better by more than the noise over the square root of the number of seeds. With steps all seeds always run. A run
+that ends with an error is a crash, and is discarded. This is autoresearch's loop (Karpathy, 2026, program.md), with the
+noise taken into account. `shorter` runs tell how many steps, in percent of the baseline's, reach the baseline's loss
+(on a line over the logarithm of the steps, between the two nearest lengths).
 
 OUT/results.tsv has a line for each run (doc/formats.md), and OUT/trials.jsonl a record for each decision. OUT/index.html
 shows them on a page: each run as a dot, the value that a trial had to beat, the tokens that it was trained on, and the
@@ -62,7 +65,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 # Flags that a trial may not change: those of the goal, and those that this script sets.
 FIXED = {"train-data", "val-data", "val-tokens", "tokenizer", "packing", "document-token", "time-budget", "steps", "seed",
          "out-dir", "results", "description", "resume", "summary", "config"}  # fmt: skip
-FIXED_KEYS = {"budget", "metric", "train-data", "val-data", "val-tokens", "tokenizer", "packing", "document-token", "seeds"}
+FIXED_KEYS = {"budget", "steps", "shorter", "metric", "train-data", "val-data", "val-tokens", "tokenizer", "packing", "document-token", "seeds"}
 METRICS = ("val_bpb", "val_loss")
 
 
@@ -94,18 +97,23 @@ class Spec:
         fixed = {key.replace("_", "-"): value for key, value in spec.get("fixed", {}).items()}
         if unknown := set(fixed) - FIXED_KEYS:
             fail(f"{path}: [fixed] has {sorted(unknown)[0]!r}: expected some of {', '.join(sorted(FIXED_KEYS))}")
-        for key in ("budget", "train-data", "val-data"):
+        for key in ("train-data", "val-data"):
             if key not in fixed:
                 fail(f"{path}: [fixed] has no {key}")
-        self.budget, self.metric = float(fixed["budget"]), fixed.get("metric", METRICS[0])
-        self.seeds = int(fixed.get("seeds", 3))
-        if self.budget <= 0:
-            fail(f"{path}: budget = {self.budget:g}: expected seconds above 0")
+        if ("budget" in fixed) == ("steps" in fixed):
+            fail(f"{path}: [fixed]: expected either budget, in seconds, or steps")
+        self.budget, self.steps = float(fixed.get("budget", 0)), int(fixed.get("steps", 0))
+        self.shorter = [float(x) for x in fixed.get("shorter", [])]
+        self.metric, self.seeds = fixed.get("metric", METRICS[0]), int(fixed.get("seeds", 3))
+        if self.budget <= 0 and self.steps <= 0:
+            fail(f"{path}: [fixed]: expected budget or steps above 0")
+        if self.shorter and (not self.steps or self.shorter != sorted(self.shorter) or self.shorter[0] <= 0 or self.shorter[-1] >= 1):
+            fail(f"{path}: shorter = {self.shorter}: expected rising fractions of steps, between 0 and 1")
         if self.metric not in METRICS:
             fail(f"{path}: metric = {self.metric!r}: expected {' or '.join(METRICS)}")
         if self.seeds < 2:
             fail(f"{path}: seeds = {self.seeds}: expected at least 2, or nothing is known of the noise")
-        self.fixed_flags = {key: str(fixed[key]) for key in fixed if key not in ("budget", "metric", "seeds")}
+        self.fixed_flags = {key: str(fixed[key]) for key in fixed if key not in ("budget", "steps", "shorter", "metric", "seeds")}
         self.base = flags_of(spec.get("base", {}), "[base]")
         self.trials = []
         for i, trial in enumerate(spec.get("trial", []), 1):
@@ -118,7 +126,7 @@ class Spec:
         for i, name in enumerate(names):
             if name == "baseline" or name in names[:i]:
                 fail(f"{path}: {'a trial is called' if name == 'baseline' else 'two trials are called'} {name!r}: give it another name")
-        goal = json.dumps([self.budget, self.metric, self.seeds, self.fixed_flags, self.base], sort_keys=True)
+        goal = json.dumps([self.budget or self.steps, self.metric, self.seeds, self.fixed_flags, self.base], sort_keys=True)
         self.goal_hash = hashlib.sha256(goal.encode()).hexdigest()[:16]
 
 
@@ -177,19 +185,26 @@ class Experiment:
         return {folder: math.nan if row["status"].startswith("failed") else float(row[self.spec.metric])
                 for folder, row in self.rows().items()}  # fmt: skip
 
-    def folder(self, name, flags, seed):
+    def length(self, fraction):
+        """The flag that ends a run."""
+        if self.spec.steps:
+            return {"steps": str(round(fraction * self.spec.steps))}
+        return {"time-budget": f"{self.spec.budget:g}"}
+
+    def folder(self, name, flags, seed, fraction=1):
         """Of a run: a result belongs to these flags, and a name may get others or look like another name."""
+        flags = flags | (self.length(fraction) if fraction < 1 else {})
         flags_hash = hashlib.sha256(json.dumps(flags, sort_keys=True).encode()).hexdigest()[:12]
         return self.out / f"{slug(name)}_{flags_hash}_seed{seed}"
 
-    def run(self, name, flags, seed):
+    def run(self, name, flags, seed, fraction=1):
         """The metric of a run, which is run now unless it is finished; nan if it crashed."""
-        folder = self.folder(name, flags, seed)
+        folder = self.folder(name, flags, seed, fraction)
         done = self.finished()
         if str(folder) in done:
             return done[str(folder)]
-        given = self.spec.fixed_flags | flags | {
-            "time-budget": f"{self.spec.budget:g}", "seed": str(seed), "out-dir": str(folder),
+        given = self.spec.fixed_flags | flags | self.length(fraction) | {
+            "seed": str(seed), "out-dir": str(folder),
             "resume": "auto", "results": str(self.results), "description": name}  # fmt: skip
         given = {"sample-tokens": "0"} | given
         config = self.out / f"{folder.name}.cfg"  # which takes what is no flag, too
@@ -208,12 +223,31 @@ class Experiment:
         self.crashed = last[-1] if last else f"exit code {code}"
         return math.nan
 
+    def reached(self, name, flags, mean):
+        """{fraction of the steps: mean of all seeds} down to the first that misses the baseline's mean, and the fraction
+        that reaches it; None if there is no telling."""
+        goal = self.decisions[0]["mean"] if self.decisions else mean
+        at, lengths = 1, {1: mean}
+        for fraction in reversed(self.spec.shorter):
+            values = [self.run(name, flags, seed, fraction) for seed in range(1, self.spec.seeds + 1)]
+            below = lengths[fraction] = statistics.fmean(values)
+            if math.isnan(below) or mean > goal:
+                return lengths, None
+            if below > goal:
+                return lengths, math.exp(math.log(at) + (goal - mean) / (below - mean) * math.log(fraction / at))
+            at, mean = fraction, below
+        return lengths, at
+
     def decide(self, name, flags, changes, verdict, why, values, below=None):
         """Records a decision. below: the bound on the mean, or on the only value, for the trial to be kept."""
         mean = statistics.fmean(values) if values and not any(map(math.isnan, values)) else math.nan
         runs = [str(self.folder(name, flags, seed)) for seed in range(1, len(values) + 1)]
+        lengths, reached = self.reached(name, flags, mean) if verdict == "keep" and self.spec.shorter else ({}, None)
+        if reached is not None and self.decisions:
+            most = "at most " if reached == self.spec.shorter[0] else ""
+            why += f"; {most}{100 * reached:.1f} % of the steps reach the baseline's"
         self.decisions.append({"name": name, "flags": changes, "verdict": verdict, "why": why, "values": values, "mean": mean,
-                               "below": below, "runs": runs})  # fmt: skip
+                               "below": below, "runs": runs, "lengths": lengths, "reached": reached})  # fmt: skip
         with open(self.journal, "w", encoding="utf-8") as file:
             for decision in self.decisions:
                 file.write(json.dumps(decision) + "\n")
@@ -234,7 +268,7 @@ class Experiment:
             values = [self.run(name, flags, seeds[0])]
             # Compares runs with the same seed, so that the seed's effect cancels.
             beside = best_values[0]
-            if not math.isnan(values[0]) and abs(values[0] - beside) <= 2 * noise:
+            if not math.isnan(values[0]) and (spec.steps or abs(values[0] - beside) <= 2 * noise):
                 values += [self.run(name, flags, seed) for seed in seeds[1:]]
             if any(map(math.isnan, values)):
                 self.decide(name, flags, changes, "crash", self.crashed, values)
@@ -329,9 +363,11 @@ def write_page(experiment):
     baseline = decisions[0]
     outcome = (f"Best of {len(decisions)}: <b>{html.escape(best['name'])}</b>, {spec.metric} {best['mean']:.4f}, {baseline['mean'] - best['mean']:.4f} below the "
                f"baseline's {baseline['mean']:.4f}. With <code>{html.escape(' '.join(f'--{k} {v}' for k, v in best_flags.items()))}</code>")  # fmt: skip
-    rule = (f"Each run trained for {spec.budget:g} s; {spec.metric}, lower is better. A trial is the best before it with its flags on top. The noise is "
-            f"{statistics.stdev(baseline['values']):.4f}, the standard deviation of the baseline's {len(baseline['values'])} seeds. One run decides if it differs from "
-            f"the best's run of the same seed by more than twice that; else the means of all seeds decide, by more than the noise over the root of their number. "
+    length = f"{spec.steps} steps" if spec.steps else f"{spec.budget:g} s"
+    one_run = "" if spec.steps else "One run decides if it differs from the best's run of the same seed by more than twice that; else the means"
+    rule = (f"Each run trained for {length}; {spec.metric}, lower is better. A trial is the best before it with its flags on top. The noise is "
+            f"{statistics.stdev(baseline['values']):.4f}, the standard deviation of the baseline's {len(baseline['values'])} seeds. "
+            f"{one_run or 'The means'} of all seeds decide, by more than the noise over the root of their number. "
             f"Dots: runs, in color where the trial was kept; line: what it had to beat.")  # fmt: skip
     warning = f"<p>Runs of the same flags learned from unequal numbers of tokens ({html.escape('; '.join(uneven))}): the machine was not theirs alone, which is in the noise.</p>" if uneven else ""  # fmt: skip
     named = {"": "", "trial": "", "flags": "", spec.metric: "number", "runs": "", "tokens": "number", "verdict": "", "why": ""}

@@ -116,6 +116,20 @@ TEST_CASE("experiment.py keeps the better configuration, and repeats nothing", "
     for (const char* part : {"[[trial]]", "[search]", "log = true", "the folder of all runs"})
         CHECK(contains(help, part));
 
+    // With steps instead of seconds all runs are equally long, and what is kept is also run shorter.
+    write_spec("0.2", better + "[[trial]]\nname = 'slow'\nlearning-rate = 1e-9\n");
+    std::string text = read_file(spec);
+    put_file(spec, text.replace(text.find("budget = 0.2"), 12, "steps = 8\nshorter = [0.25, 0.5]"));
+    const std::string by_steps = out + "_steps";
+    const Finished steps = run("python3 scripts/experiment.py " + spec + " --out " + by_steps + " --train-gpt " +
+                               program("train_gpt"));
+    INFO(steps.out << steps.err);
+    REQUIRE(steps.exit_code == 0);
+    CHECK(contains(steps.out, "; at most 25.0 % of the steps reach the baseline's"));
+    CHECK(contains(steps.out, "\ndiscard"));
+    // Two seeds of the baseline at 8 and 4 steps, of the trial at 8, 4 and 2, of the discarded one at 8.
+    CHECK(lines_in(by_steps + "/results.tsv") == 1 + 4 + 6 + 2);
+
     write_spec("0.3", better);
     CHECK(contains(start().err, "holds an experiment with another [fixed] part or base"));
     write_spec("0.2", "[[trial]]\nname = 'moves the goal'\nval-data = 'other'\n");

@@ -33,16 +33,19 @@ bool is_of_one_process(const Field& field) {
 
 std::string by_new_names(const std::string& json) {
     OrderedJson flags = parse_ordered_json(json);
+    // What only removed parts of a recipe was true or false.
+    for (const char* name : {"muon-cautious", "muon-equal-rows", "muon-fixed-norm", "muon-second-moment"})
+        if (flags.is_object() && flags.contains(name) && flags[name].is_boolean())
+            flags[name] = flags[name] == true ? "recipe" : "false";
     // grad-comm, reduce and sum-order are grad-sum now, in which bf16 has no tree: rounding undoes what it is for.
-    if (!flags.is_object() || flags.contains("grad-sum")) return json;
+    if (!flags.is_object() || flags.contains("grad-sum")) return json_text(flags);
     const auto is = [&](const char* name, const char* value) { return flags.contains(name) && flags[name] == value; };
     const std::string type = is("grad-comm", "bf16") ? "bf16" : is("sum-order", "tree") ? "tree" : "fp32";
     const bool ordered = is("reduce", "all-to-all"), scattered = is("reduce", "reduce-scatter");
     const std::string sum = ordered                       ? (type == "fp32" ? "ordered" : type + "-ordered")
                             : type == "bf16" && scattered ? "bf16-scatter"
                                                           : type;
-    if (sum == "fp32") return json;
-    flags["grad-sum"] = sum;
+    if (sum != "fp32") flags["grad-sum"] = sum;
     return json_text(flags);
 }
 
@@ -63,6 +66,7 @@ static const char* file_of(const std::string& name) {
 constexpr double kBelowOne = 0.9999999;
 
 // A number that is the recipe's unless it is given.
+static Field yes_or_no(Field field) { return field.one_of({"recipe", "true", "false"}); }
 static Field or_recipe(const Field& field, double highest = std::numeric_limits<double>::infinity()) {
     return field.from(0, highest).or_else("recipe");
 }
@@ -179,14 +183,14 @@ std::vector<Field> RunFlags::fields() {
             Field{"optimizer", "muon-weight-decay-schedule", &muon_weight_decay_schedule,
                   "Muon: cosine decays the weight decay to 0"}
                 .one_of({"recipe", "constant", "cosine"}),
-            {"optimizer", "muon-cautious", &muon_cautious,
-             "Muon: decay only where the update does not increase the weight's magnitude, if the recipe does"},
-            {"optimizer", "muon-equal-rows", &muon_equal_rows,
-             "MuonEq: normalize rows before Newton-Schulz, if the recipe does"},
-            {"optimizer", "muon-fixed-norm", &muon_fixed_norm,
-             "Muon+: rescale the update to the norm of an orthogonal matrix, if the recipe does"},
-            {"optimizer", "muon-second-moment", &muon_second_moment,
-             "NorMuon: divide rows or columns by their second moment, if the recipe does"},
+            yes_or_no({"optimizer", "muon-cautious", &muon_cautious,
+                       "Muon: decay only where the update does not increase the weight's magnitude"}),
+            yes_or_no({"optimizer", "muon-equal-rows", &muon_equal_rows,
+                       "MuonEq: normalize rows before Newton-Schulz"}),
+            yes_or_no({"optimizer", "muon-fixed-norm", &muon_fixed_norm,
+                       "Muon+: rescale the update to the norm of an orthogonal matrix"}),
+            yes_or_no({"optimizer", "muon-second-moment", &muon_second_moment,
+                       "NorMuon: divide rows or columns by their second moment"}),
             or_recipe({"optimizer", "muon-beta2", &muon_beta2, "NorMuon: decay of that second moment"}, kBelowOne),
             Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}.one_of(
                 {"polar-express", "quintic"}),
@@ -582,8 +586,11 @@ Recipe RunFlags::chosen_recipe() const {
     replace(r.momentum.warmup_steps, muon_momentum_warmup_steps);
     replace(muon.weight_decay, muon_weight_decay), replace(muon.beta2, muon_beta2);
     if (muon_weight_decay_schedule != "recipe") r.cosine_muon_decay = muon_weight_decay_schedule == "cosine";
-    muon.equal_rows &= muon_equal_rows, muon.fixed_norm &= muon_fixed_norm;
-    muon.second_moment &= muon_second_moment, muon.cautious &= muon_cautious;
+    for (auto& [value, asked] : {std::pair{&muon.equal_rows, &muon_equal_rows},
+                                 {&muon.fixed_norm, &muon_fixed_norm},
+                                 {&muon.second_moment, &muon_second_moment},
+                                 {&muon.cautious, &muon_cautious}})
+        if (*asked != "recipe") *value = *asked == "true";
     muon.newton_schulz = muon_coefficients == "quintic" ? NewtonSchulzOptions::quintic(muon_iterations)
                                                         : NewtonSchulzOptions::polar_express(muon_iterations);
     r.rules.bf16_moments = moments == "bf16" || lean(), r.rules.master_weights = !lean(), r.rules.seed = uint64_t(seed);

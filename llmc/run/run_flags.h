@@ -60,7 +60,8 @@ struct RunFlags {
         muon_beta2;
     std::optional<int64_t> muon_momentum_warmup_steps;
     std::string muon_weight_decay_schedule = "recipe", muon_coefficients = "polar-express";
-    bool muon_equal_rows = true, muon_fixed_norm = true, muon_second_moment = true, muon_cautious = true;
+    std::string muon_equal_rows = "recipe", muon_fixed_norm = "recipe", muon_second_moment = "recipe";
+    std::string muon_cautious = "recipe";
     int muon_iterations = 5;
     double dropout = 0;
     int lora_rank = 0;

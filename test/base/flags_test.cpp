@@ -439,7 +439,7 @@ TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[f
     CHECK(refusal({"--muon-momentum", "0.8"}) ==
           "2: --muon-momentum is no flag: write `muon-momentum = 0.8` into a "
           "file, and give that as --recipe FILE (doc/flags.md)");
-    CHECK(contains(refusal({"--no-muon-cautious"}), "write `muon-cautious = false` into a file"));
+    CHECK(contains(refusal({"--muon-cautious=false"}), "write `muon-cautious = false` into a file"));
     CHECK(
         refusal({"generate", "--smear", "true"}) ==
         "2: --smear is no flag of `generate`, but a line of a file for: train, plan, doctor; see ./train_gpt generate "
@@ -518,6 +518,13 @@ TEST_CASE("an older run's three flags of how gradients are summed are one", "[fl
     const ScratchFolder scratch;
     write_file_atomically(scratch / "train_config.json", R"({"grad-comm":"fp32","sum-order":"tree"})");
     CHECK(parsed({"--config", (scratch / "train_config.json").c_str()}).run.grad_sum == "tree");
+}
+
+TEST_CASE("what an older run's recipe kept or left out is so again", "[flags]") {
+    RunFlags flags;
+    const char* json = R"({"muon-cautious":true,"muon-equal-rows":false,"muon-fixed-norm":"true"})";
+    from_older_json(flags.fields(), by_new_names(json), "train_config.json");
+    CHECK((flags.muon_cautious == "recipe" && flags.muon_equal_rows == "false" && flags.muon_fixed_norm == "true"));
 }
 
 TEST_CASE("a value knows where it is from", "[flags]") {

@@ -205,7 +205,7 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
         CHECK(r.rules.muon.newton_schulz.iterations == 7);
         CHECK(r.rules.muon.newton_schulz.coefficients[0].a == NewtonSchulzOptions::quintic(7).coefficients[0].a);
     }
-    // Flags can remove parts of a recipe, but do not add parts that it lacks.
+    // Flags add parts to a recipe, and remove them.
     for (const std::string name : {"nanochat", "stage-a"}) {
         const MuonConfig had = find_recipe(name).rules.muon;
         RunFlags config;
@@ -213,15 +213,17 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
         const MuonConfig kept = config.chosen_recipe().rules.muon;
         CHECK((kept.equal_rows == had.equal_rows && kept.fixed_norm == had.fixed_norm));
         CHECK((kept.second_moment == had.second_moment && kept.cautious == had.cautious));
-        config.muon_equal_rows = false;
+        config.muon_equal_rows = "false";
         CHECK((!config.chosen_recipe().rules.muon.equal_rows &&
                config.chosen_recipe().rules.muon.cautious == had.cautious));
-        config.muon_fixed_norm = false;
+        config.muon_fixed_norm = "false";
         CHECK(!config.chosen_recipe().rules.muon.fixed_norm);
-        config.muon_second_moment = false;
+        config.muon_second_moment = "false";
         CHECK(!config.chosen_recipe().rules.muon.second_moment);
-        config.muon_cautious = false;
+        config.muon_cautious = "false";
         CHECK(!config.chosen_recipe().rules.muon.cautious);
+        config.muon_equal_rows = config.muon_cautious = "true";
+        CHECK((config.chosen_recipe().rules.muon.equal_rows && config.chosen_recipe().rules.muon.cautious));
     }
     // A constant momentum stays constant.
     RunFlags config;

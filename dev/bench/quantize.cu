@@ -1,6 +1,6 @@
 // Speed of quantizing the activations of the MLP, (N, 4 C), to FP8: with and without a transposed copy, after a pass
 // for the maximum; in MX; and with delayed scaling, which needs no such pass, fused with GELU, SwiGLU and their
-// gradients.
+// gradients; and of transposing codes.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/quantize.cuh"
@@ -37,6 +37,8 @@ void measure(Bench& bench, const BenchShape& s) {
         if (activation == none)
             run("quantize with transposed and column sums", gradient, gradient_transposed, sums.data());
     }
+    bench.run("transpose_codes", s, elements_cost<e4m3>(2, 0, n),
+              [&] { transpose_codes(bench.device, out_transposed, codes, rows, cols); });
     auto scales = bench.random<float>(mx_scale_bytes(rows, cols) / 4),
          transposed_scales = bench.random<float>(mx_scale_bytes(cols, rows) / 4);
     const MxTensor mx = {codes,          reinterpret_cast<e8m0*>(scales.data()),

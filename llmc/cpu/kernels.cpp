@@ -85,6 +85,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.quantize_e4m3 = quantize;
     o.quantize_e5m2 = quantize;
     o.quantize_mx = quantize_mx;
+    o.transpose_codes = transpose_codes;
     o.update_amax = update_amax;
     o.relu_squared_forward = relu_squared_forward;
     o.relu_squared_backward = relu_squared_backward;

@@ -56,8 +56,9 @@ void matmul_fp8_backward(Cpu& cpu, T* dinp, float* dweight, const Quantized<e5m2
     if (dinp)
         multiply_fp8(cpu, dinp, dout.data, weight.transposed, nullptr, N, C, OC,
                      *dout.inverse_scale * *weight.inverse_scale, Write::set);
-    multiply_fp8(cpu, dweight, dout.transposed, inp.transposed, nullptr, OC, C, N,
-                 *dout.inverse_scale * *inp.inverse_scale, write);
+    if (dweight)
+        multiply_fp8(cpu, dweight, dout.transposed, inp.transposed, nullptr, OC, C, N,
+                     *dout.inverse_scale * *inp.inverse_scale, write);
 }
 
 template <class T>

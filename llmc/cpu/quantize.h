@@ -171,6 +171,11 @@ void finish_gemm_input(Cpu& cpu, const GemmInput<T>& x, int64_t rows, int64_t co
                           Activation::none, nullptr, to.notes);
 }
 
+inline void transpose_codes(Cpu& cpu, e4m3* out, const e4m3* inp, int64_t rows, int64_t cols) {
+    const OpScope op(cpu, __func__, elements_cost<e4m3>(2, 0, rows * cols));
+    transpose(cpu, out, inp, rows, cols);
+}
+
 inline void update_amax(Cpu& cpu, const AmaxState& state, const float* seen, int64_t ranks) {
     const OpScope op(cpu, __func__, update_amax_cost(state.tensors, state.length, ranks));
     float* const entries = state.history() + int64_t(state.data[0]) * state.tensors;

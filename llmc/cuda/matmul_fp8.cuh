@@ -2,7 +2,7 @@
 A linear layer in FP8:   out = inp weight^T + bias,   by cuBLASLt (scales: llmc/base/fp8.h, quantize.cuh)
 
   inp (N, C), weight (OC, C) e4m3     dout (N, OC) e5m2     out (N, OC), dinp (N, C) T =; dinp may be null
-  dweight (OC, C) f32 = or +=, as `write` says     bias (OC) T, may be null; its gradient is matmul.cuh's
+  dweight (OC, C) f32 = or +=, as `write` says, or null     bias (OC) T, may be null; its gradient is matmul.cuh's
 
 Math      sums are accumulated inside the tensor cores: all the way in forward (fast accumulation); in backward, whose
           sums go into the weights, they are moved to f32 at intervals
@@ -55,6 +55,7 @@ void matmul_fp8_backward(Cuda& cuda, T* dinp, float* dweight, const Quantized<e5
     if (dinp)
         cuda.cublaslt().run(cuda, call, dinp, dout.data, weight.transposed, nullptr, nullptr, nullptr,
                             {dout.inverse_scale, weight.inverse_scale});
+    if (!dweight) return;
     call.m = OC, call.n = C, call.k = N, call.out = DType::f32, call.accumulate = write == Write::add;
     cuda.cublaslt().run(cuda, call, dweight, dout.transposed, inp.transposed, nullptr, nullptr, nullptr,
                         {dout.inverse_scale, inp.inverse_scale});

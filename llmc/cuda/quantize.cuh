@@ -11,13 +11,13 @@ Work      absmax: a grid that fills the GPU stores a maximum per block, one more
           transposed copy, of which it writes 16 rows of 4 columns. SwiGLU's gradient: a tile is 64 columns of gates and
           those of their ups, which are computed from the same inputs. Column sums: a tile's go to the workspace, then
           add_partials. Notes: one atomic maximum per tile. quantize_mx: the same tiles, which are also those of the
-          scales; four times, all threads read 32 rows, whose columns' maxima pass through shared memory. update_amax:
-          one block, whose threads share the tensors
+          scales; four times, all threads read 32 rows, whose columns' maxima pass through shared memory.
+          transpose_codes: the same tiles. update_amax: one block, whose threads share the tensors
 Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
           8 rows that are 16 apart, each time from 32 banks
 Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy), per element of a
           gradient sizeof(T) more; of SwiGLU sizeof(T) more, of its gradient sizeof(T) / 2; quantize_mx:
-          rows*cols*(sizeof(T) + 2 + 1/16)
+          rows*cols*(sizeof(T) + 2 + 1/16); transpose_codes: 2*rows*cols
 Accuracy  the CPU's values, bit for bit (test/cuda/quantize_cuda_test.cu)
 Requires  cols (half of cols for SwiGLU's gradient) and, with a transposed copy, rows multiples of 16; pointers 16-byte
           aligned; rows up to 8 million (the grid); absmax of SwiGLU up to 2^32 packs. One instruction converts two
@@ -402,6 +402,30 @@ void quantize_mx(Cuda& cuda, const MxTensor& out, const T* inp, float* column_su
         launch(cuda, "quantize_mx", kernel, grid, kQuantizeThreads, 0, out, partials, inp);
     });
     if (column_sums) add_partials(cuda, column_sums, partials, tiles, out.cols, out.cols);
+}
+
+template <class Fp8>
+__global__ void __launch_bounds__(kQuantizeThreads)
+    transpose_codes_kernel(Fp8* out, const Fp8* inp, int64_t rows, int64_t cols) {
+    constexpr int kUnit = 16, kUnits = kQuantizeTile / kUnit;
+    SMEM_STATIC(uint32_t, tile, [kQuantizeTile][kQuantizeTile / 4]);
+    const int64_t row = int64_t(blockIdx.y) * kQuantizeTile, col = int64_t(blockIdx.x) * kQuantizeTile;
+#pragma unroll
+    for (int i = 0; i < kQuantizeTile * kUnits / kQuantizeThreads; i++) {
+        const int at = i * kQuantizeThreads + int(threadIdx.x), r = at / kUnits, unit = at % kUnits;
+        if (row + r >= rows || col + unit * kUnit >= cols) continue;
+        const Fp8* const from = inp + (row + r) * cols + col + unit * kUnit;
+        store16(&tile[r][4 * (unit ^ r / kUnit)], load16_streaming(reinterpret_cast<const uint32_t*>(from)));
+    }
+    __syncthreads();
+    store_transposed<1>(out, tile, row, col, rows, cols);
+}
+
+inline void transpose_codes(Cuda& cuda, e4m3* out, const e4m3* inp, int64_t rows, int64_t cols) {
+    const OpScope op(cuda, __func__, elements_cost<e4m3>(2, 0, rows * cols));
+    ensure(rows % kFp8Multiple == 0 && cols % kFp8Multiple == 0);
+    const dim3 grid(unsigned(ceil_div(cols, kQuantizeTile)), unsigned(ceil_div(rows, kQuantizeTile)));
+    launch(cuda, "transpose_codes", transpose_codes_kernel<e4m3>, grid, kQuantizeThreads, 0, out, inp, rows, cols);
 }
 
 inline constexpr int kUpdateAmaxThreads = 1024;

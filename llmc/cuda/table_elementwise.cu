@@ -15,7 +15,7 @@ CUDA_OPS_OF(BufferOps<Cuda>, .accumulate = accumulate, .accumulate_rounded = acc
 CUDA_OPS(DropoutOps, .dropout = dropout)
 CUDA_OPS(GeluOps, .gelu_forward = gelu_forward, .gelu_backward = gelu_backward)
 CUDA_OPS(QuantizeOps, .absmax = absmax, .quantize_e4m3 = quantize, .quantize_e5m2 = quantize,
-         .quantize_mx = quantize_mx, .update_amax = update_amax)
+         .quantize_mx = quantize_mx, .transpose_codes = transpose_codes, .update_amax = update_amax)
 CUDA_OPS(ReluSquaredOps, .relu_squared_forward = relu_squared_forward, .relu_squared_backward = relu_squared_backward)
 CUDA_OPS(ResidualMixOps, .residual_mix_forward = residual_mix_forward, .residual_mix_backward = residual_mix_backward,
          .residual_mix_rmsnorm_forward = residual_mix_rmsnorm_forward)

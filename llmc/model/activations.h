@@ -14,7 +14,8 @@ trades memory for time:
 
 FP8 linear layers (linear.h) save their inputs quantized, one byte per value. Then all blocks share the memory of the
 unquantized inputs, except attention's output, which has other readers. Each block also has its quantized weights. In MX
-a scale for each 32 codes comes with them.
+a scale for each 32 codes comes with them. Beside adapters, which read inputs as they are, these are kept, and of the
+weights the codes alone, once.
 
 All logits never exist at once: Gpt::add_loss.
 */
@@ -104,6 +105,7 @@ struct Activations {
           shape_(shape),
           N_(B * T_) {
         ensure(how.head_rows > 0);  // the device's default, which is not known here
+        ensure(!shape.lora.is_on() || how.fp8 == shape.lora.fp8_base);
         if (how.fp8 && how.amax_history > 0)
             amax = {.tensors = shape.num_layers * kDelayedPerBlock, .length = how.amax_history};
     }
@@ -145,7 +147,8 @@ private:
                     share(b.*member, self.blocks[0].*member);
             };
             const auto saved_input = [&](auto Block::*member, int64_t n, LinearKind kind) {
-                saved(member, n, how.fp8 && suits_fp8(s, kind) ? Recompute::none : Recompute::norms);
+                const bool keeps_codes = how.fp8 && !s.lora.is_on() && suits_fp8(s, kind);
+                saved(member, n, keeps_codes ? Recompute::none : Recompute::norms);
             };
             // A block's input is always saved; its mix by the lambdas is recomputed.
             own(arch.residual_lambdas ? b.residual_before : b.residual_in, N * C);
@@ -165,7 +168,11 @@ private:
         }
         if (how.fp8) {
             const int64_t widest = std::max({C, s.qkv_rows(), s.hidden_rows()});
-            own(self.fp8_scratch.rows, N * widest), own(self.fp8_scratch.columns, N * widest);
+            own(self.fp8_scratch.rows, N * widest);
+            if (s.lora.is_on())
+                own(self.fp8_scratch.weight_t, most_fp8_codes(s));
+            else
+                own(self.fp8_scratch.columns, N * widest);
             if (how.mx) {
                 own(self.fp8_scratch.row_scales, mx_scale_bytes(N, widest));
                 own(self.fp8_scratch.column_scales, mx_scale_bytes(widest, N));
@@ -202,7 +209,12 @@ private:
             auto &fp8 = b.fp8[kind], &first = self.blocks[0].fp8[kind];
             if (!suits_fp8(self.shape_, kind)) continue;
             const auto [in, out] = linear_size(self.shape_, kind);
-            own(fp8.weight, out * in), own(fp8.weight_t, in * out);
+            own(fp8.weight, out * in);
+            if (self.shape_.lora.is_on()) {
+                own(fp8.weight_inverse_scale, 1), own(fp8.inp_inverse_scale, 1);
+                continue;
+            }
+            own(fp8.weight_t, in * out);
             const bool is_owner = recompute == Recompute::none || &fp8 == &first;
             if (self.policy.mx) {
                 own(fp8.weight_scales, mx_scale_bytes(out, in)), own(fp8.weight_t_scales, mx_scale_bytes(in, out));

@@ -36,11 +36,13 @@ Vp padded vocabulary.
 */
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
 #include "llmc/base/bf16.h"            // to_bf16
+#include "llmc/base/fp8.h"             // to_fp8, fp8_scale
 #include "llmc/base/head_rows.h"       // even_head_rows
 #include "llmc/base/op_scope.h"        // PhaseScope
 #include "llmc/model/activations.h"    // Activations, ActivationPolicy
@@ -141,13 +143,32 @@ struct Gpt {
 
     // Sets a weight from fp32 values in host memory, rounded to T.
     void set_weight(const Parameter& p, const float* values) {
-        if constexpr (std::is_same_v<T, float>) {
+        if (p.codes_of) {
+            set_codes(acts.blocks[size_t(p.layer)].fp8[*p.codes_of], values, p.size());
+        } else if constexpr (std::is_same_v<T, float>) {
             copy_to_device(device, weights.at(p), values, p.size());
         } else {
             std::vector<T> rounded(static_cast<size_t>(p.size()));
             for (size_t i = 0; i < rounded.size(); i++) rounded[i] = to_bf16(values[i]);
             copy_to_device(device, weights.at(p), rounded.data(), p.size());
         }
+    }
+
+    // The codes that linear_quantize_weight would compute, on the host: the device has no memory for the weight in T.
+    void set_codes(const Fp8LinearState& to, const float* values, int64_t n) {
+        const auto value = [&](int64_t i) {
+            if constexpr (std::is_same_v<T, float>) return values[i];
+            return to_float(to_bf16(values[i]));
+        };
+        float amax = 0;
+#pragma omp parallel for reduction(max : amax)
+        for (int64_t i = 0; i < n; i++) amax = std::max(amax, std::fabs(value(i)));
+        const float scale = fp8_scale<e4m3>(amax), inverse = 1 / scale;
+        std::vector<e4m3> codes(static_cast<size_t>(n));
+#pragma omp parallel for
+        for (int64_t i = 0; i < n; i++) codes[size_t(i)] = to_fp8<e4m3>(value(i) * scale);
+        copy_to_device(device, to.weight, codes.data(), n);
+        copy_to_device(device, to.weight_inverse_scale, &inverse, 1);
     }
 
     // Sets the initial weights, which depend only on the seed. also(i, values) receives parameter i's fp32 values,

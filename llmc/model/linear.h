@@ -12,6 +12,10 @@ The weights keep their type. They are quantized once per step, both directly and
 rows of both operands. For the same reason the forward pass saves inp8 transposed, and the backward pass does not read
 inp.
 
+Beside adapters (lora.h) the weights never change: they are there in FP8 alone, a byte each, from the start. There is no
+dweight, so the backward pass transposes the weight's codes into memory that all layers share, and reads inp as it was.
+Adapters are computed in the type of activations, from inp and dout before quantization.
+
 Delayed scaling: the scales of inp and dout come from the largest magnitudes of earlier steps. They are constant in a
 step, so recomputation has the scales of the forward pass. A single pass then quantizes a tensor and records its largest
 magnitude, for which current scaling reads the tensor twice. The pass for up's dout also computes the activation's
@@ -47,10 +51,15 @@ inline bool suits_fp8(const GptShape& s, LinearKind kind) {
     const auto [C, OC] = linear_size(s, kind);
     return suits_fp8(C, OC);
 }
+// Codes of the largest matrix in FP8.
+inline int64_t most_fp8_codes(const GptShape& s) {
+    int64_t most = 0;
+    for (const LinearKind kind : kLinearKinds)
+        if (const auto [C, OC] = linear_size(s, kind); suits_fp8(C, OC)) most = std::max(most, C * OC);
+    return most;
+}
 inline void check_fp8_model(const GptShape& s, int64_t B, int64_t T, bool mx = false) {
-    const bool any = std::any_of(std::begin(kLinearKinds), std::end(kLinearKinds),
-                                 [&](LinearKind kind) { return suits_fp8(s, kind); });
-    require(any,
+    require(most_fp8_codes(s) > 0,
             "--dtype fp8: this model has no linear layer of 128 channels or more on both sides, and smaller ones gain "
             "nothing by it: leave --dtype away");
     require(B * T % kFp8Multiple == 0,
@@ -86,6 +95,7 @@ struct Fp8Scratch {
     float *amax = nullptr, *inverse_scale = nullptr;
     float *inp_amax = nullptr, *dout_amax = nullptr;       // stored by the kernels that wrote inp and dout
     e8m0 *row_scales = nullptr, *column_scales = nullptr;  // in MX
+    e4m3* weight_t = nullptr;                              // beside adapters: of one layer at a time
 };
 
 // An FP8 layer's input, or the gradient of its output: the largest magnitude from which its scale is computed.
@@ -122,12 +132,16 @@ struct LinearLayer {
     }
     GemmInput<T> dout(T* values) const { return {values, fp8_dout.amax, dout_sums}; }
     // Whether backward reads a copy of inp that the layer has kept, not inp itself.
-    bool keeps_inp() const { return fp8; }
+    bool keeps_inp() const { return fp8 && fp8->inp_t; }
 
+    // Outside of steps N is any number: GEMMs compute some rows more, for which there is memory (check_fp8_model).
     Quantized<e4m3> quantized_inp() const {
-        return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
+        const int64_t rows = (N + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple;
+        return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, rows, C};
     }
-    Quantized<e4m3> quantized_weight() const { return {fp8->weight, fp8->weight_t, fp8->weight_inverse_scale, OC, C}; }
+    Quantized<e4m3> quantized_weight() const {
+        return {fp8->weight, fp8->weight_t ? fp8->weight_t : scratch.weight_t, fp8->weight_inverse_scale, OC, C};
+    }
 
     bool is_mx() const { return fp8 && fp8->weight_scales; }
     MxTensor mx_inp() const {
@@ -163,15 +177,20 @@ const float* amax_for_scale(Device& device, const T* x, int64_t n, const Fp8Oper
     return s.scratch.amax;
 }
 
-// Keeps the input for the backward pass, as linear_forward does.
 template <class Device, class T>
-void linear_keep_input(Device& device, const T* inp, const LinearLayer<T>& s) {
-    if (!s.fp8 || s.inp_is_quantized) return;
+void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s) {
+    if (s.inp_is_quantized) return;
     if (s.is_mx()) return ops<T>(device).quantize_mx(device, s.mx_inp(), inp, nullptr, s.fp8_inp.activation);
     const float* const amax = amax_for_scale(device, inp, s.N * s.C, s.fp8_inp, s);
     ops<T>(device).quantize_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
                                  s.fp8->inp_inverse_scale, inp, amax, s.N, s.C, nullptr, s.fp8_inp.activation, nullptr,
                                  s.fp8_inp.notes);
+}
+
+// Keeps the input for the backward pass, as linear_forward does.
+template <class Device, class T>
+void linear_keep_input(Device& device, const T* inp, const LinearLayer<T>& s) {
+    if (s.keeps_inp()) linear_quantize_input(device, inp, s);
 }
 
 template <class Device, class T>
@@ -180,13 +199,14 @@ void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& 
         ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
         return lora_forward(device, out, inp, s.lora);
     }
-    linear_keep_input(device, inp, s);
+    linear_quantize_input(device, inp, s);
     if (s.is_mx()) return ops<T>(device).matmul_mx_forward(device, out, s.mx_inp(), s.mx_weight(), s.bias);
     ops<T>(device).matmul_fp8_forward(device, out, s.quantized_inp(), s.quantized_weight(), s.bias);
+    lora_forward(device, out, inp, s.lora);
 }
 
-// Adds to the gradient of the bias; s.write says whether that of the weight is overwritten or added to. FP8 does not
-// read inp, and `hidden` only with an activation.
+// Adds to the gradient of the bias; s.write says whether that of the weight is overwritten or added to. FP8 reads inp
+// only for an adapter, and `hidden` only with an activation.
 template <class Device, class T>
 void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearLayer<T>& s,
                      const std::type_identity_t<T>* hidden = nullptr) {
@@ -205,6 +225,8 @@ void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const
     const float* const amax = amax_for_scale(device, dout, s.N * s.OC, s.fp8_dout, s);
     ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, amax, s.N, s.OC, s.dbias,
                                  activation, activation == Activation::none ? nullptr : hidden, s.fp8_dout.notes);
+    if (!s.fp8->weight_t) ops<T>(device).transpose_codes(device, s.scratch.weight_t, s.fp8->weight, s.OC, s.C);
     ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
                                        s.quantized_inp(), s.quantized_weight(), s.write);
+    lora_backward(device, dinp, dout, inp, s.lora, s.write);
 }

@@ -59,7 +59,7 @@ public:
     // A forward pass is about to read the weights of block l.
     template <class Device>
     void prepare_weights(Device& device, size_t l) {
-        if (!in_step_ || l < quantized_) return;
+        if (!in_step_ || l < quantized_ || shape_.lora.is_on()) return;
         for (const LinearKind kind : kLinearKinds) linear_quantize_weight(device, (*this)(l, kind));
         quantized_ = l + 1;
     }
@@ -125,7 +125,10 @@ private:
                                   uint64_t(dropout_.first_row) * uint64_t(seq_len_ * s.shape.C));
         return s;
     }
-    bool is_fp8(size_t l, LinearKind kind) const { return in_step_ && acts_.blocks[l].fp8[kind].weight; }
+    // Beside adapters always: there are no other weights.
+    bool is_fp8(size_t l, LinearKind kind) const {
+        return (in_step_ || shape_.lora.is_on()) && acts_.blocks[l].fp8[kind].weight;
+    }
 
     // Whether the norm's backward pass that computes d_residual finds what this layer wants to know of it: the gradient
     // of the layer's output is d_residual exactly as the norm wrote it, with no dropout and no other op in between.
@@ -138,8 +141,9 @@ private:
     void use_fp8(LinearLayer<T>& s, size_t l, LinearKind kind) const {
         const Architecture& a = shape_.architecture;
         s.fp8 = &acts_.blocks[l].fp8[kind], s.scratch = acts_.fp8_scratch;
-        const bool is_delayed = has_delayed_scales();
-        if (acts_.amax.length > 0) {
+        const bool is_delayed = has_delayed_scales() && in_step_;
+        const bool may_fuse = !shape_.lora.is_on();  // adapters read what is quantized
+        if (acts_.amax.length > 0 && in_step_) {
             // While recomputing, the forward pass has recorded the input.
             const auto delayed = [&](bool is_gradient, bool records) {
                 const int64_t i = delayed_tensor(l, kind, is_gradient);
@@ -153,7 +157,8 @@ private:
         if (is_delayed) {
             // A norm writes the codes of the input, unless something else reads it (the gate of a value embedding) or
             // another op computes it (the mix of residual lambdas).
-            s.inp_is_quantized = kind == kUp || (kind == kQkv && !weights_.blocks[l].ve_gate && !a.residual_lambdas);
+            s.inp_is_quantized =
+                may_fuse && (kind == kUp || (kind == kQkv && !weights_.blocks[l].ve_gate && !a.residual_lambdas));
         } else if (!s.is_mx()) {
             const bool of_norm = (kind == kQkv || kind == kUp) && norm_finds_amax_and_sums(a);
             const bool of_mlp = kind == kUp && is_fp8(l, kDown) && a.mlp != MlpKind::relu_squared;
@@ -164,8 +169,8 @@ private:
         const Activation activation = a.mlp == MlpKind::gelu           ? Activation::gelu
                                       : a.mlp == MlpKind::relu_squared ? Activation::relu_squared
                                                                        : Activation::swiglu;
-        if (kind == kDown && is_fp8(l, kUp)) s.fp8_inp.activation = activation;
-        if (kind == kUp && is_fp8(l, kDown) && is_delayed && (a.mlp != MlpKind::swiglu || !s.dbias))
+        if (may_fuse && kind == kDown && is_fp8(l, kUp)) s.fp8_inp.activation = activation;
+        if (may_fuse && kind == kUp && is_fp8(l, kDown) && is_delayed && (a.mlp != MlpKind::swiglu || !s.dbias))
             s.fp8_dout.activation = activation;
     }
 };

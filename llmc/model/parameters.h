@@ -14,9 +14,11 @@ Matrices are (out, in), row-major, as torch.nn.Linear keeps them.
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 #include "llmc/base/bf16.h"    // bf16
+#include "llmc/base/fp8.h"     // suits_fp8
 #include "llmc/base/memory.h"  // Arena, kAlignment
 #include "llmc/base/rng.h"     // Rng
 #include "llmc/base/tensor.h"  // Shape
@@ -66,10 +68,12 @@ struct Parameter {
     int64_t offset = 0;         // in a Buffer, in elements
     // For Muon: the rows of each of the matrices that are stacked in it (Q, K and V; gate and up). Empty: not for Muon.
     std::vector<int64_t> matrix_rows = {};
-    bool is_frozen = false;   // beside adapters: it does not learn
-    bool is_adapter = false;  // A or B (lora.h)
+    bool is_frozen = false;                   // beside adapters: it does not learn
+    std::optional<LinearKind> codes_of = {};  // it is there in FP8 alone, as this layer's codes, and in no Buffer
+    bool is_adapter = false;                  // A or B (lora.h)
 
     int64_t size() const { return count(shape); }
+    int64_t buffer_size() const;  // elements of a Buffer
 };
 
 // The ends of the names of an adapter's matrices.
@@ -102,7 +106,7 @@ struct GptPointers {
                       KV = s.kv_heads() * HS;
         int64_t layer = -1;
         const auto add = [&](T*& pointer, const std::string& name, const Shape& shape, Init init, ParameterGroup group,
-                             std::vector<int64_t> matrix_rows = {}) {
+                             std::vector<int64_t> matrix_rows = {}, std::optional<LinearKind> codes_of = {}) {
             visit(pointer, Parameter{.name = name,
                                      .shape = shape,
                                      .init = init,
@@ -110,7 +114,8 @@ struct GptPointers {
                                      .exported_rows = shape[0],
                                      .layer = layer,
                                      .matrix_rows = std::move(matrix_rows),
-                                     .is_frozen = s.lora.is_on()});
+                                     .is_frozen = s.lora.is_on(),
+                                     .codes_of = codes_of});
         };
         // One row per token, without the padding of the vocabulary.
         const auto add_table = [&](T*& pointer, const std::string& name, int64_t columns, Init init,
@@ -134,11 +139,12 @@ struct GptPointers {
         const auto spread = [&](double d) {
             return a.init.uniform ? Init::uniform(-std::sqrt(3.) * d, std::sqrt(3.) * d) : Init::normal(d);
         };
-        const auto add_linear = [&](T*& weight, T*& bias, const std::string& name, std::vector<int64_t> rows,
-                                    int64_t inputs, Init init, bool has_bias) {
-            int64_t outputs = 0;
-            for (const int64_t n : rows) outputs += n;
-            add(weight, name + ".weight", {outputs, inputs}, init, Group::matrices, std::move(rows));
+        const auto add_linear = [&](T*& weight, T*& bias, LinearKind kind, const std::string& name,
+                                    std::vector<int64_t> rows, Init init, bool has_bias) {
+            const auto [inputs, outputs] = linear_size(s, kind);
+            const bool is_fp8 = s.lora.fp8_base && suits_fp8(inputs, outputs);
+            add(weight, name + ".weight", {outputs, inputs}, init, Group::matrices, std::move(rows),
+                is_fp8 ? std::optional(kind) : std::nullopt);
             if (has_bias) add(bias, name + ".bias", {outputs}, Init::zeros(), Group::vectors);
         };
         const auto add_adapter = [&](Block& b, LinearKind kind, const std::string& name) {
@@ -188,7 +194,7 @@ struct GptPointers {
                 add_table(b.value_embeds, "value_embeds." + std::to_string(l) + ".weight", KV, spread(deviation(C)),
                           Group::value_embeddings);
             add_norm(b.ln_1_weight, b.ln_1_bias, h + "ln_1");
-            add_linear(b.c_attn_weight, b.c_attn_bias, h + "attn.c_attn", {CQ, KV, KV}, C, spread(deviation(C)),
+            add_linear(b.c_attn_weight, b.c_attn_bias, kQkv, h + "attn.c_attn", {CQ, KV, KV}, spread(deviation(C)),
                        a.biases || a.qkv_biases);
             add_adapter(b, kQkv, h + "attn.c_attn");
             if (a.qk_rmsnorm) {
@@ -198,14 +204,14 @@ struct GptPointers {
             if (has_values)
                 add(b.ve_gate, h + "attn.ve_gate.weight", {s.kv_heads(), kGateChannels}, Init::uniform(0, 0.02),
                     Group::matrices, {s.kv_heads()});
-            add_linear(b.c_proj_weight, b.c_proj_bias, h + "attn.c_proj", {C}, CQ, projection(CQ), a.biases);
+            add_linear(b.c_proj_weight, b.c_proj_bias, kProjection, h + "attn.c_proj", {C}, projection(CQ), a.biases);
             add_adapter(b, kProjection, h + "attn.c_proj");
             add_norm(b.ln_2_weight, b.ln_2_bias, h + "ln_2");
-            add_linear(b.c_fc_weight, b.c_fc_bias, h + "mlp.c_fc",
-                       a.mlp == MlpKind::swiglu ? std::vector<int64_t>{F, F} : std::vector<int64_t>{F}, C,
+            add_linear(b.c_fc_weight, b.c_fc_bias, kUp, h + "mlp.c_fc",
+                       a.mlp == MlpKind::swiglu ? std::vector<int64_t>{F, F} : std::vector<int64_t>{F},
                        spread(deviation(C) * a.init.mlp_factor), a.biases);
             add_adapter(b, kUp, h + "mlp.c_fc");
-            add_linear(b.mlp_c_proj_weight, b.mlp_c_proj_bias, h + "mlp.c_proj", {C}, F, projection(F), a.biases);
+            add_linear(b.mlp_c_proj_weight, b.mlp_c_proj_bias, kDown, h + "mlp.c_proj", {C}, projection(F), a.biases);
             add_adapter(b, kDown, h + "mlp.c_proj");
         }
         layer = L;
@@ -219,6 +225,7 @@ inline constexpr int64_t kParameterAlignment = int64_t(kAlignment / sizeof(bf16)
 inline int64_t aligned_elements(int64_t n) {
     return (n + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
 }
+inline int64_t Parameter::buffer_size() const { return codes_of ? 0 : aligned_elements(size()); }
 
 struct ParameterList {
     GptShape model;
@@ -236,7 +243,7 @@ struct ParameterList {
         });
         const auto append = [&](bool frozen) {
             for (Parameter& p : parameters)
-                if (p.is_frozen == frozen) p.offset = buffer_size, buffer_size += aligned_elements(p.size());
+                if (p.is_frozen == frozen) p.offset = buffer_size, buffer_size += p.buffer_size();
         };
         append(false), append(true);
     }
@@ -300,8 +307,9 @@ struct Buffer {
           pointers() {
         if (wanted) fill_zero(device, data, size);
         size_t i = 0;
-        pointers.each(list.model,
-                      [&](T*& pointer, const Parameter&) { pointer = wanted ? at(list.parameters[i++]) : nullptr; });
+        pointers.each(list.model, [&](T*& pointer, const Parameter& p) {
+            pointer = wanted && !p.codes_of ? at(list.parameters[i]) : nullptr, i++;
+        });
         if (!pointers.lm_head) pointers.lm_head = pointers.wte;
     }
     T* at(const Parameter& p) const { return data + p.offset; }

@@ -26,6 +26,7 @@ struct Lora {
     double alpha = 0, dropout = 0;
     bool targets[4] = {};   // by LinearKind
     bool is_split = false;  // Q, K and V, and gate and up, have adapters of their own, as in transformers' Llama
+    bool fp8_base = false;  // the model's large matrices are there in FP8 alone (linear.h)
 
     bool is_on() const { return rank > 0; }
     bool adapts(LinearKind kind) const { return is_on() && targets[kind]; }

@@ -2,8 +2,8 @@
 A linear layer in FP8:   out = inp weight^T + bias   (scales and types: llmc/base/fp8.h, quantize.h)
 
   inp (N, C) and weight (OC, C) in e4m3     bias (OC) T, may be null     out (N, OC) T
-Backward, with dout (N, OC) in e5m2:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp,
-depending on `write`. The gradient of the bias is computed from dout before quantization, as in any linear layer.
+Backward, with dout (N, OC) in e5m2:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp (null
+only without MX), as `write` says. The gradient of the bias is computed from dout before quantization, as in any layer.
 
 Every GEMM has both operands with rows along k, the only layout that GPUs before Blackwell support in FP8: forward reads
 `data`, backward dout.data, weight.transposed, dout.transposed and inp.transposed. N, C and OC are multiples of 16.

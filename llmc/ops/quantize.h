@@ -27,6 +27,8 @@ Elements beyond the given amax become MAX with their sign, and those that are no
 also quantize the gradient of an activation, inp * activation'(hidden) rounded to T, if `hidden` (rows, cols) is not
 null; column_sums and notes are then those of the gradient. For SwiGLU's, inp is (rows, cols / 2) and column_sums null.
 
+transpose_codes: out (cols, rows) = the transpose of codes inp (rows, cols), not in place.
+
   update_amax: once per step, for `tensors` tensors. state: 2 + (1 + length) * tensors floats, all zero at first:
     next, filled                  where the next entry of the history goes, and how many there are
     amax (tensors)                the largest entry of each history; 448, a scale of 1 in e4m3, if all are zero
@@ -97,5 +99,6 @@ struct QuantizeOps {
                           const float* amax, int64_t rows, int64_t cols, float* column_sums, Activation activation,
                           const T* hidden, const QuantizeNotes& notes);
     void (*quantize_mx)(Device&, const MxTensor& out, const T* inp, float* column_sums, Activation activation);
+    void (*transpose_codes)(Device&, e4m3* out, const e4m3* inp, int64_t rows, int64_t cols);
     void (*update_amax)(Device&, const AmaxState& state, const float* seen, int64_t ranks);
 };

@@ -79,7 +79,7 @@ public:
         for (const UnplacedBucket& bucket : buckets_) append(bucket);
         for (size_t i = 0; i < list_.parameters.size(); i++)
             if (const Parameter& p = list_.parameters[i]; p.is_frozen)
-                plan_.offsets[i] = std::exchange(plan_.buffer_size, plan_.buffer_size + aligned_elements(p.size()));
+                plan_.offsets[i] = std::exchange(plan_.buffer_size, plan_.buffer_size + p.buffer_size());
         for (size_t r = ranks_; r < size_t(options_.world_size); r++) {
             plan_.pieces.push_back(plan_.pieces[r - ranks_]);
             plan_.state_size.push_back(plan_.state_size[r - ranks_]);

@@ -450,8 +450,8 @@ void RunFlags::validate() const {
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
     given_peak(peak_flops);
     check_services(log_to);
-    require(!lora().is_on() || !fp8(),
-            "--lora-rank with --dtype fp8: adapters read inputs that FP8 layers do not keep: give --dtype bf16");
+    require(!lora().is_on() || !mx(),
+            "--lora-rank with --fp8-scaling mx: beside adapters a weight in FP8 has one scale: choose another");
     require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
     if (trains()) data_sources(train_data);
     for (const auto& [flag, asked] :
@@ -523,7 +523,7 @@ void RunFlags::validate() const {
 }
 
 Lora RunFlags::lora() const {
-    Lora lora{.rank = lora_rank, .alpha = lora_alpha, .dropout = dropout};
+    Lora lora{.rank = lora_rank, .alpha = lora_alpha, .dropout = dropout, .fp8_base = fp8()};
     if (!lora.is_on()) return {};
     for (size_t begin = 0, end; begin <= lora_targets.size(); begin = end + 1) {
         end = std::min(lora_targets.find(',', begin), lora_targets.size());

@@ -56,6 +56,9 @@ TEST_CASE("matmul_fp8 is exact on whole numbers", "[matmul_fp8]") {
     Guarded dweight(x.dweight_start);
     matmul_fp8_backward<float>(cpu, nullptr, dweight, x.layer.dout.view(), x.layer.inp.view(), x.layer.weight.view());
     check_equal("dweight alone", dweight.get(), x.dweight);
+    Guarded dinp(x.dinp.size());
+    matmul_fp8_backward<float>(cpu, dinp, nullptr, x.layer.dout.view(), x.layer.inp.view(), x.layer.weight.view());
+    check_equal("dinp alone", dinp.get(), x.dinp);
 
     // Over what was NaN
     Guarded set(x.dweight.size()), added(x.dweight.size(), 0);

@@ -51,6 +51,16 @@ TEMPLATE_TEST_CASE("quantize agrees with PyTorch in every bit", "[quantize]", e4
     check_equal("out", got[2], codes);
     check_equal("out_transposed", got[3], transposed);
     check_equal("out alone", got[4], codes);
+    if (!std::is_same_v<TestType, e4m3>) return;
+    const auto again = on_any_threads([&](Cpu& cpu) {
+        std::vector<e4m3> from, to(inp.size());
+        for (const float code : codes) from.push_back({uint8_t(code)});
+        transpose_codes(cpu, to.data(), from.data(), rows, cols);
+        Floats bits;
+        for (const e4m3 code : to) bits.push_back(code.bits);
+        return std::vector<Floats>{bits};
+    });
+    check_equal("transpose_codes", again[0], transposed);
 }
 
 TEST_CASE("absmax finds the largest magnitude wherever it lies", "[quantize]") {

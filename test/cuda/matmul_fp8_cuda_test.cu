@@ -38,7 +38,9 @@ std::vector<Floats> layer(const Fp8Layer& x, const Floats& bias, const Floats& d
         matmul_fp8_backward<T>(cuda, nullptr, alone.data, dout.view(), inp.view(), weight.view());
         matmul_fp8_backward<T>(cuda, nullptr, set.data, dout.view(), inp.view(), weight.view(), Write::set);
         matmul_fp8_backward<T>(cuda, nullptr, added.data, dout.view(), inp.view(), weight.view(), Write::add);
-        return std::vector{out.get(), dinp.get(), dweight.get(), alone.get(), set.get(), added.get()};
+        OnDevice<T> dinp_alone(cuda, x.inp.data.size());
+        matmul_fp8_backward<T>(cuda, dinp_alone.data, nullptr, dout.view(), inp.view(), weight.view());
+        return std::vector{out.get(), dinp.get(), dweight.get(), alone.get(), set.get(), added.get(), dinp_alone.get()};
     });
 }
 
@@ -64,6 +66,7 @@ TEMPLATE_TEST_CASE("matmul_fp8 on a GPU is exact on whole numbers", "[matmul_fp8
     check_equal("dweight", got[2], x.dweight);
     check_equal("dweight alone", got[3], x.dweight);
     check_equal("dweight over NaN", got[4], got[5]);
+    check_equal("dinp alone", got[6], got[1]);
 }
 
 TEST_CASE("matmul_fp8 on a GPU agrees with the CPU", "[matmul_fp8]" ON_DEVICE) {

@@ -1,6 +1,7 @@
 // Adapters on a GPU: gradients against those of a dense model, and against the CPU's.
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"
+#include "llmc/cuda/limits.h"  // kOldestFp8
 #include "test/cuda_testing.h"
 #include "test/model/lora_testing.h"
 #include "test/models.h"
@@ -28,5 +29,14 @@ TEST_CASE("on a GPU in bf16, adapters with dropout learn as on the CPU but for r
         INFO(name);
         CHECK(relative_l2(got.gradients.at(name), values) <=
               2 * kEpsBf16 * double(shape.num_layers));  // as in lora_test.cpp
+    }
+}
+
+TEST_CASE("on a GPU, beside a base in FP8 adapters learn as in a model in FP8", "[lora]" ON_DEVICE) {
+    if (Cuda().compute_capability < kOldestFp8) return;
+    for (const LoraCase& c : kFp8LoraCases) {
+        INFO(c.name);
+        Cuda cuda;
+        check_fp8_base<bf16>(cuda, c.shape, Recompute::norms, c.B, c.T);
     }
 }

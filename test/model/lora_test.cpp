@@ -124,3 +124,38 @@ TEST_CASE("an adapter larger than its matrix is refused", "[lora]") {
     shape.lora.rank = 33;
     CHECK(contains(error_of([&] { check_lora(shape); }), "so the rank is at most 32"));
 }
+
+TEST_CASE("beside a base in FP8 adapters learn as in a model in FP8", "[lora]") {
+    for (const LoraCase& c : kFp8LoraCases)
+        for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
+            INFO(c.name << ", recompute " << int(recompute));
+            Cpu cpu;
+            check_fp8_base<float>(cpu, c.shape, recompute, c.B, c.T);
+        }
+}
+
+TEST_CASE("a base in FP8 is there once, in a byte a weight, and is computed in any number of rows", "[lora]") {
+    const LoraCase& c = kFp8LoraCases[0];
+    GptShape shape = c.shape;
+    Cpu cpu;
+    const Gpt<Cpu> wide(cpu, shape, c.B, c.T);
+    shape.lora.fp8_base = true;
+    Gpt<Cpu> model(cpu, shape, c.B, c.T, {Recompute::none, true});
+    const int64_t matrices = 2 * (128 * 3 * 128 + 128 * 128 + 2 * 128 * 144);
+    CHECK(wide.weights.size - model.weights.size == matrices);
+    // Beside the codes: the largest one transposed, and the rows of an input.
+    const auto more = int64_t(model.acts.bytes()) - int64_t(wide.acts.bytes());
+    CHECK(more >= matrices + 3 * 128 * 128 + 32 * 3 * 128);
+    CHECK(more < matrices + 3 * 128 * 128 + 32 * 3 * 128 + 24 * int64_t(kAlignment));
+
+    for (const Parameter& p : model.parameters) model.set_weight(p, lora_test_values(p).data());
+    const std::vector<int32_t> tokens(32, 7);
+    const auto loss_of = [&](int64_t T) {
+        model.forward(tokens.data(), 1, T);
+        return model.loss(tokens.data());
+    };
+    // A token that sees itself alone, whatever their number: one row has the loss of sixteen.
+    CHECK(loss_of(1) > 0);
+    CHECK(std::fabs(loss_of(13) - loss_of(16)) < 0.2);
+    CHECK(loss_of(16) == loss_of(16));
+}

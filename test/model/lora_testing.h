@@ -37,11 +37,11 @@ struct LoraLearned {
 // Two micro-batches of random tokens. The dense model has the adapters merged into its weights. `more` is added to the
 // parameters of these names.
 template <class T, class Device>
-LoraLearned learn_beside(Device& device, const GptShape& adapted, bool is_dense, Recompute recompute, int64_t B,
+LoraLearned learn_beside(Device& device, const GptShape& adapted, bool is_dense, ActivationPolicy policy, int64_t B,
                          int64_t T_, const Dropout& dropout = {}, const std::map<std::string, Floats>& more = {}) {
     GptShape shape = adapted;
     if (is_dense) shape.lora = {};
-    Gpt<Device, T> model(device, shape, B, T_, recompute);
+    Gpt<Device, T> model(device, shape, B, T_, policy);
     std::map<std::string, Floats> all;
     const ParameterList adapters(adapted);
     for (const Parameter& p : adapters) all[p.name] = lora_test_values(p);
@@ -69,6 +69,7 @@ LoraLearned learn_beside(Device& device, const GptShape& adapted, bool is_dense,
     learned.gradient_elements = model.gradients.size;
     model.dropout = dropout;
     model.zero_gradients();
+    model.begin_step();
     for (int micro = 0; micro < 2; micro++) {
         for (int32_t& id : ids) id = int32_t(rng.below(uint64_t(model.shape.vocab_size)));
         const int32_t* tokens = to_device.send(ids.data(), 2 * B * T_);
@@ -76,6 +77,7 @@ LoraLearned learn_beside(Device& device, const GptShape& adapted, bool is_dense,
         learned.loss += model.loss_and_gradient(tokens + B * T_, 1 / float(B * T_));
         model.backward(tokens);
     }
+    model.end_step();
     for (const Parameter& p : model.parameters)
         if (!p.is_frozen) learned.gradients[p.name] = from_device(device, p, model.gradients.at(p));
     return learned;
@@ -119,6 +121,45 @@ inline void check_lora_gradients(const GptShape& shape, const LoraLearned& adapt
     CHECK(checked == size_t(8 * shape.num_layers));
 }
 
+// Beside a base in FP8, with adapters that are zero (A is not, but B), so that the whole model in FP8 is the dense one:
+// the loss is its loss, bit for bit. The gradient of B is that of the weight, projected, but for the roundings of what
+// the GEMM for the latter multiplies: to e4m3 and e5m2, by 2^-4 and 2^-3 at most.
+template <class T, class Device>
+void check_fp8_base(Device& device, GptShape shape, Recompute recompute, int64_t B, int64_t T_) {
+    shape.lora.fp8_base = true;
+    std::map<std::string, Floats> zeros;
+    for (const Parameter& p : ParameterList(shape))
+        if (p.name.ends_with(kLoraB))
+            for (const float x : lora_test_values(p)) zeros[p.name].push_back(-x);
+    const LoraLearned adapted = learn_beside<T>(device, shape, false, {recompute, true}, B, T_, {}, zeros),
+                      dense = learn_beside<T>(device, shape, true, {recompute, true}, B, T_, {}, zeros);
+    CHECK(adapted.loss == dense.loss);
+    const double scale = shape.lora.alpha / double(shape.lora.rank);
+    const int64_t r = shape.lora.rank;
+    for (const Parameter& p : ParameterList(shape)) {
+        if (!p.name.ends_with(kLoraB)) continue;
+        INFO(p.name);
+        const std::string layer = p.name.substr(0, p.name.rfind('.'));
+        Parameter of_a = p;
+        for (const Parameter& q : ParameterList(shape))
+            if (q.name == layer + kLoraA) of_a = q;
+        const Floats &a = lora_test_values(of_a), &g = dense.gradients.at(layer + ".weight");
+        Floats want;
+        for (int64_t row = 0, first = 0, part = 0; row < p.shape[0]; row++) {
+            if (row == first + p.matrix_rows[size_t(part)]) first = row, part++;
+            for (int64_t k = 0; k < r; k++) {
+                double sum = 0;
+                for (int64_t c = 0; c < of_a.shape[1]; c++)
+                    sum += double(g[size_t(row * of_a.shape[1] + c)]) *
+                           double(a[size_t((part * r + k) * of_a.shape[1] + c)]);
+                want.push_back(float(scale * sum));
+            }
+        }
+        CHECK(relative_l2(adapted.gradients.at(p.name), want) <= 0.125 + 0.0625);
+        for (const float x : adapted.gradients.at(layer + kLoraA)) REQUIRE(x == 0);
+    }
+}
+
 struct LoraCase {
     const char* name;
     int64_t B, T;
@@ -130,4 +171,11 @@ inline const std::vector<LoraCase> kLoraCases = {
     {"llama", 2, 16, with_lora(small_shape("llama", {2, 4, 32, 16, 61, 2, 40}), true)},
     {"llama, stacked", 2, 16, with_lora(small_shape("llama", {2, 4, 32, 16, 61, 2, 40}), false)},
     {"nanochat", 2, 16, with_lora(small_shape("nanochat", {4, 2, 32, 16, 61, 1, 48}, "SSSL", 3), false)},
+};
+// Large enough for FP8; of "llama, narrow" the second layer of the MLP is not.
+inline const std::vector<LoraCase> kFp8LoraCases = {
+    {"gpt2", 2, 16, with_lora({2, 2, 128, 16, 61, 2, 144}, false)},
+    {"llama", 2, 16, with_lora(small_shape("llama", {2, 2, 128, 16, 61, 1, 128}), true)},
+    {"llama, narrow", 2, 16, with_lora(small_shape("llama", {2, 2, 128, 16, 61, 1, 64}), true)},
+    {"nanochat", 2, 16, with_lora(small_shape("nanochat", {3, 2, 128, 16, 61, 1, 128}, "SSL", 3), false)},
 };

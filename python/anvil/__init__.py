@@ -1,7 +1,8 @@
 """Anvil in Python: its checkpoints, token shards, logs and runs.
 
     import anvil
-    weights = anvil.load("run/d4")                            {name: torch.Tensor}; NumPy arrays where there is no torch
+    weights = anvil.load("run/d4")                            {name: torch.Tensor}; NumPy arrays where there is no torch;
+                                                              of an adapter: its base's, merged
     shard = anvil.read_shard("data/x/train_000000.bin")       shard.tokens is memory-mapped, shard.learned None or booleans
     anvil.write_shard("mine.bin", tokens, learned=mask)
     records = anvil.read_log("run/d4")                        anvil.log_frame("run/d4"): a pandas.DataFrame

@@ -1,6 +1,7 @@
-"""Reads checkpoints, and folders that `./train_gpt export` and transformers write: weights, state, optimizer.
+"""Reads checkpoints, and folders that `./train_gpt export`, transformers and PEFT write: weights, state, optimizer.
 
-doc/formats.md describes the files. A run's folder stands for its newest complete checkpoint.
+doc/formats.md describes the files. A run's folder stands for its newest complete checkpoint, and a folder with an adapter
+(LoRA) for its base with the adapter merged into it.
 """
 
 import json
@@ -12,6 +13,12 @@ from .errors import AnvilError
 
 FORMAT_VERSION = 2  # of manifest.json: kCheckpointVersion in llmc/io/manifest.h
 MAX_HEADER = 100_000_000
+ADAPTER = "adapter_config.json"
+# Fields of an adapter's config that change what it computes, and are not applied (llmc/interop/adapter.cpp).
+REFUSED = (
+    "use_dora", "use_qalora", "lora_bias", "use_bdlora", "alora_invocation_tokens", "rank_pattern", "alpha_pattern",
+    "modules_to_save", "layer_replication", "target_parameters",
+)  # fmt: skip
 # The supported types of safetensors, as NumPy types; bf16, which NumPy lacks, as 16 bits.
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U16": "<u2", "U8": "u1"}
 
@@ -97,17 +104,18 @@ def index_of(folder, name):
 
 
 class Checkpoint:
-    """A folder with weights: a run, one of its checkpoints, an export, or a folder of transformers.
+    """A folder with weights: a run, one of its checkpoints, an export, a folder of transformers, or an adapter.
 
     path, step (None if the folder is no checkpoint), config (config.json), state, flags (train_config.json: the flags of
-    the run), tokenizer (the path of tokenizer.json, or None).
+    the run), tokenizer (the path of tokenizer.json, or None), base (of an adapter, or None: the Checkpoint that it is
+    merged into, which is where the adapter's config says, or `base`).
     """
 
-    def __init__(self, path):
+    def __init__(self, path, base=None):
         path = pathlib.Path(path)
         if not path.is_dir():
             raise AnvilError(f"{path}: no such folder; expected a run's, a checkpoint's, or one with model.safetensors")
-        if not (path / "config.json").exists():
+        if not (path / "config.json").exists() and not (path / ADAPTER).exists():
             found = [folder for folder in checkpoints(path) if why_incomplete(folder) is None]
             if not found:
                 raise AnvilError(f"{path}: no config.json in it, and no complete checkpoint of a run")
@@ -120,7 +128,15 @@ class Checkpoint:
             self.step = read_json(path / "manifest.json").get("step")
         else:
             self.step = None
-        self.config = read_json(path / "config.json")
+        self.base = None
+        if (path / ADAPTER).exists() and not (path / "model.safetensors").exists():
+            where = base or read_json(path / ADAPTER).get("base_model_name_or_path")
+            if not where or not pathlib.Path(where).is_dir():
+                raise AnvilError(f"{path}: an adapter of {where}, which is no folder here; give base=, the folder of that model")
+            self.base = Checkpoint(where)
+        elif base is not None:
+            raise AnvilError(f"{path}: base= is for an adapter, and this folder has none")
+        self.config = read_json(path / "config.json") if (path / "config.json").exists() else self.base.config
         self.state = read_json(path / "state.json") if (path / "state.json").exists() else {}
         self.flags = read_json(path / "train_config.json") if (path / "train_config.json").exists() else {}
         self.tokenizer = path / "tokenizer.json" if (path / "tokenizer.json").exists() else None
@@ -137,11 +153,48 @@ class Checkpoint:
             yield opened, tensors or opened.names()
 
     def tensors(self, framework=None):
-        """{name: tensor} with the names and layouts of the files (doc/formats.md).
+        """{name: tensor} with the names and layouts of the files (doc/formats.md), an adapter's of its base.
 
         framework: "torch", "numpy", or None: torch if it is installed."""
         as_torch = chosen(framework)
+        if self.base:
+            return self._merged_into(self.base.tensors("torch" if as_torch else "numpy"))
         return {name: file.tensor(name, as_torch) for file, names in self._files("model") for name in names}
+
+    def _merged_into(self, weights):
+        """Adds (alpha / rank) B A to each matrix that has an adapter; the type of the weights stays."""
+        import numpy as np
+
+        config, file = read_json(self.path / ADAPTER), TensorFile(self.path / "adapter_model.safetensors")
+        for name in REFUSED:
+            if config.get(name):
+                raise AnvilError(f'{self.path / ADAPTER}: "{name}": {config[name]}, which is not applied: merge it with peft')
+        if config.get("bias", "none") != "none" or config.get("peft_type") != "LORA":
+            raise AnvilError(f"{self.path / ADAPTER}: expected an adapter with peft_type LORA and bias none")
+        rank = config["r"]
+        scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        pairs = {}
+        for name in file.names():
+            found = re.fullmatch(r"base_model\.model\.(.*)\.lora_([AB])\.weight", name)
+            if not found or found[1] + ".weight" not in weights:
+                raise AnvilError(f"{file.path}: tensor {name} belongs to no matrix of {self.base.path}")
+            pairs.setdefault(found[1] + ".weight", {})[found[2]] = file.tensor(name, False).astype(np.float32)
+        for name, pair in pairs.items():
+            if len(pair) < 2:  # what is missing is zero
+                continue
+            a, b, weight = pair["A"], pair["B"], weights[name]
+            added = np.float32(scale) * (b @ a if a.shape[0] == b.shape[-1] else np.zeros(0, np.float32))
+            if config.get("fan_in_fan_out"):
+                added = added.T
+            if added.shape != tuple(weight.shape) or a.shape[0] != rank:
+                raise AnvilError(
+                    f"{file.path}: A {a.shape} and B {b.shape} of {name} {tuple(weight.shape)}: it is an adapter of another model"
+                )
+            if isinstance(weight, np.ndarray):
+                weights[name] = weight + added
+            else:
+                weights[name] = (weight.float() + torch_or_none().from_numpy(np.ascontiguousarray(added))).to(weight.dtype)
+        return weights
 
     def optimizer(self, framework=None):
         """{name: tensor}: m.NAME, v.NAME, master.NAME, joined from the files of all ranks; one-dimensional, as in the files."""
@@ -220,6 +273,7 @@ def checkpoints(run):
     return [path for match, path in sorted((m for m in found if m[0]), key=lambda m: (int(m[0][1]), not m[0][2]))]
 
 
-def load(path, framework=None):
-    """The weights of a checkpoint, a run (its newest checkpoint) or an exported folder: {name: tensor}."""
-    return Checkpoint(path).tensors(framework)
+def load(path, framework=None, base=None):
+    """The weights of a checkpoint, a run (its newest checkpoint), an exported folder, or an adapter's base with the adapter
+    merged into it: {name: tensor}. base: the folder of that model, if it is not where the adapter's config says."""
+    return Checkpoint(path, base).tensors(framework)

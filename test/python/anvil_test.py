@@ -305,6 +305,43 @@ class Checkpoints(Case):
         self.refused("no complete checkpoint", anvil.load, self.scratch)
         self.refused("expected 'torch', 'numpy' or None", anvil.load, run, "jax")
 
+    def test_an_adapter_is_read_merged(self):
+        import numpy as np
+
+        for name, dtype in (("gpt2", "fp32"), ("llama", "bf16")):
+            with self.subTest(name):
+                base, run, peft, merged = (self.scratch / f"{name}_{what}" for what in ("base", "run", "peft", "merged"))
+                self.train(base.name, architecture=name, dtype=dtype)
+                flags = dict(init_from=base, lora_rank=4, lora_alpha=6, learning_rate=0.01, dtype=dtype)
+                sizes = dict.fromkeys(("num_layers", "num_heads", "channels"))
+                self.train(run.name, **flags, **sizes)
+                anvil.run_command("export", TRAIN, resume=run, format="peft", out_dir=peft)
+                anvil.run_command("export", TRAIN, resume=run, out_dir=merged)
+                expected, plain = anvil.load(merged, "numpy"), anvil.load(base, "numpy")
+                self.assertTrue(any(not np.array_equal(expected[key], plain[key]) for key in plain))
+                for folder in (run, anvil.Checkpoint(run).path, peft):
+                    got = anvil.load(folder, "numpy")
+                    self.assertEqual(set(got), set(expected))
+                    for key, value in got.items():
+                        # In bf16 the export rounds once more; sums of four products, a rounding each and one of the sum.
+                        apart = 2.0**-8 if dtype == "bf16" else 6 * 2.0**-24
+                        self.assertLessEqual(abs(value - expected[key]).max(), apart * abs(expected[key]).max(), key)
+                if importlib.util.find_spec("torch"):
+                    self.assertEqual({str(t.dtype) for t in anvil.load(peft, "torch").values()}, {f"torch.{'bfloat16' if dtype == 'bf16' else 'float32'}"})
+                self.assertEqual(anvil.Checkpoint(peft).config["model_type"], name)
+        config = json.loads((peft / "adapter_config.json").read_text())
+
+        def refused(pattern, base=None, **changes):
+            (peft / "adapter_config.json").write_text(json.dumps({**config, **changes}))
+            self.refused(pattern, anvil.load, peft, base=base)
+
+        refused("an adapter of no/such, which is no folder here; give base=", base_model_name_or_path="no/such")
+        refused("belongs to no matrix of", base=self.scratch / "gpt2_base")
+        refused('"use_dora": True, which is not applied', use_dora=True)
+        refused("peft_type LORA", peft_type="IA3")
+        refused("adapter of another model", r=2)
+        self.refused("base= is for an adapter", anvil.load, base, base=peft)
+
     @needs("xxhash")
     def test_verify(self):
         self.train("a")

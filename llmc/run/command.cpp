@@ -74,7 +74,8 @@ const std::vector<CommandInfo>& commands() {
                            "price", "target-param-data-ratio", "optimizer", "keep"}},
         {Command::export_model,
          "export",
-         "Write a model to --out-dir in another program's format; weights that are NaN or infinite are refused.",
+         "Write a model to --out-dir in another program's format, an adapter merged into its base; weights that are "
+         "NaN or infinite are refused.",
          "./train_gpt export --resume run/default --format gguf --out-dir model",
          {"resume", "init-from", "out-dir", "dtype"},
          {}},
@@ -164,7 +165,7 @@ std::vector<Field> own_fields(CommandLine& line) {
             return {Field{
                 "output", "format", &line.exported.format,
                 "hf: safetensors for transformers; llmc: llm.c's model.bin; gguf: for llama.cpp; peft: an adapter "
-                "alone, which is merged into its base otherwise"}
+                "alone; the others have it merged into its base"}
                         .one_of({"hf", "llmc", "gguf", "peft"})};
         case Command::bench_comm:
             return {Field{"ranks", "mib", &line.bench_comm.mib, "MiB of the largest buffer"}.from(1, 1 << 14),

@@ -121,6 +121,7 @@ FITS = [
     ("GPT-2 1558M", "4090", 1, [*GPT2_1558M, "--seq-len", "1024"], ""),
     ("GPT-2 1558M", "4090", 8, [*GPT2_1558M, "--seq-len", "1024"], ""),
     ("Llama-2-7B, LoRA of rank 16", "4090", 1, [*LLAMA_2, "--lora-rank", "16"], LLAMA_2_FILE),
+    ("Llama-2-7B, LoRA of rank 16, bf16", "4090", 1, [*LLAMA_2, "--lora-rank", "16", "--dtype", "bf16"], LLAMA_2_FILE),
     ("Llama-2-7B", "4090", 1, LLAMA_2, LLAMA_2_FILE),
     ("Llama-2-7B", "5090", 1, LLAMA_2, LLAMA_2_FILE),
     ("Llama-2-7B", "H100", 1, LLAMA_2, LLAMA_2_FILE),

@@ -5,6 +5,7 @@
 #include "llmc/base/check.h"     // format
 #include "llmc/base/flags.h"     // set_field
 #include "llmc/base/integers.h"  // nearest_multiple
+#include "llmc/model/linear.h"   // most_fp8_codes
 
 namespace {
 
@@ -13,10 +14,13 @@ constexpr int64_t kUsualTokens = 524288;  // per step, as GPT-2's and GPT-3's sm
 // What the search may choose.
 struct Choice {
     const char *flag, *value;
-    bool needs_ranks;  // of several GPUs only
+    enum { always, of_ranks, of_adapters } when;
 };
-constexpr Choice kChoices[] = {
-    {"zero-stage", "2", true}, {"moments", "bf16", false}, {"memory", "lean", false}, {"offload", "optimizer", false}};
+constexpr Choice kChoices[] = {{"zero-stage", "2", Choice::of_ranks},
+                               {"moments", "bf16", Choice::always},
+                               {"memory", "lean", Choice::always},
+                               {"offload", "optimizer", Choice::always},
+                               {"dtype", "fp8", Choice::of_adapters}};
 
 // What takes the time of a step, the two largest parts: "tensor cores 71 %, memory 22 %".
 std::string bounds_text(const RunPlan& plan) {
@@ -44,8 +48,12 @@ std::vector<Fit> fit_run(const RunFlags& asked, const GptShape& shape, const Gpu
     if (flags.total_batch_size == 0 && flags.model.depth == 0)
         flags.total_batch_size = nearest_multiple(kUsualTokens, flags.seq_len(shape) * world_size);
     std::vector<Choice> open;
+    const bool may_be_fp8 = shape.lora.is_on() && gpu.fp8_tflops > 0 && most_fp8_codes(shape) > 0 &&
+                            flags.seq_len(shape) % kFp8Multiple == 0;
     for (const Choice& choice : kChoices)
-        if (flags.source_of(choice.flag).empty() && (world_size > 1 || !choice.needs_ranks)) open.push_back(choice);
+        if (flags.source_of(choice.flag).empty() && (world_size > 1 || choice.when != Choice::of_ranks) &&
+            (may_be_fp8 || choice.when != Choice::of_adapters))
+            open.push_back(choice);
 
     std::vector<Fit> fits;
     for (size_t subset = 0; subset < size_t(1) << open.size(); subset++) {
@@ -61,10 +69,12 @@ std::vector<Fit> fit_run(const RunFlags& asked, const GptShape& shape, const Gpu
         // It implies --moments bf16 and sharded gradients.
         if (with.lean() && (with.source_of("moments") == "--fit" || with.source_of("zero-stage") == "--fit")) continue;
         if (with.lean() && !with.source_of("moments").empty() && with.moments != "bf16") continue;
-        fit.plan = plan_run(with, shape, gpu, world_size, calibration);
+        GptShape model = shape;
+        model.lora.fp8_base = with.fp8();
+        fit.plan = plan_run(with, model, gpu, world_size, calibration);
         if (!fit.plan.fits() && with.source_of("recompute").empty()) {  // what is missing at least
             with.recompute = "block", with.batch_size = 1;
-            fit.plan = plan_run(with, shape, gpu, world_size, calibration);
+            fit.plan = plan_run(with, model, gpu, world_size, calibration);
         }
         fits.push_back(std::move(fit));
     }

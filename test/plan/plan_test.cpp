@@ -47,6 +47,22 @@ TEST_CASE("plan: beside adapters the model has neither gradients nor state", "[p
     CHECK(plan.host_bytes == 14 * adapters);
     const double matrices = 12 * 12 * 768.0 * 768 + 50257.0 * 768;
     CHECK(plan.flops_per_token == Approx(4 * matrices + 6 * adapters + 6 * 12 * 768.0 * 1024));
+
+    // In FP8 the blocks' matrices are codes, a byte each, instead of weights of two.
+    config.dtype = "fp8", shape.lora = config.lora();
+    const RunPlan fp8 = plan_run(config, shape, *find_gpu("H100"), 1);
+    const double codes = 12 * 12 * 768.0 * 768;
+    CHECK(plan.memory.lines[0].bytes - fp8.memory.lines[0].bytes == size_t(2 * codes));
+    const auto total = [](const RunPlan& of) { return double(of.memory.total_bytes()); };
+    // And the rows of an input, and the largest matrix transposed.
+    const double more = 64 * 1024 * 3072.0 + 4 * 768.0 * 768;
+    CHECK(total(fp8) == Approx(total(plan) - codes + more).epsilon(1e-4));
+    CHECK(fp8.times[1].step_s < plan.times[1].step_s);
+    config.dtype = "auto", shape.lora = config.lora(), config.batch_size = 0;
+    const std::vector<Fit> fits = fit_run(config, shape, gpu_named("4090"), 1);
+    CHECK(fits[0].choice.find("--dtype fp8") != std::string::npos);
+    for (const Fit& fit : fit_run(config, shape, gpu_named("A100"), 1))
+        CHECK(fit.choice.find("--dtype fp8") == std::string::npos);
 }
 
 TEST_CASE("plan: GPT-2 124M on 8 H100", "[plan]") {

@@ -231,6 +231,10 @@ void StoredModel::open_folder(bool is_verified) {
     const bool is_complete = fs::exists(path_ + "/config.json", ignored) || Adapter::is_in(path_);
     if ((is_checkpoint && !is_verified) || !is_complete) {
         const FoundCheckpoint found = find_checkpoint(path_);
+        const bool is_part = found.path.empty() && !fs::exists(path_ + "/model.safetensors", ignored);
+        for (const auto& [part, other] : {std::pair{kAdapterConfig, kAdapterFile}, {kAdapterFile, kAdapterConfig}})
+            require(!is_part || !fs::exists(path_ + "/" + part, ignored),
+                    "%s: an adapter of PEFT (LoRA) without its %s; use another copy of it", path_.c_str(), other);
         if (found.path.empty()) check_no_adapter(path_);
         require(!found.path.empty(), "%s: no config.json in it, and no checkpoint of a run that verifies",
                 path_.c_str());
@@ -248,7 +252,15 @@ void StoredModel::open_folder(bool is_verified) {
 
 void StoredModel::open_adapter(bool is_verified) {
     is_verified = is_verified && base_;
-    if (!base_) base_ = std::make_shared<const StoredModel>(Adapter::base_of(path_));
+    if (!base_) {
+        const std::string where = Adapter::base_of(path_);
+        std::error_code ignored;
+        require(fs::exists(where, ignored),
+                "%s: an adapter of %s, which is no folder here: write the folder of that model into its %s, as "
+                "base_model_name_or_path (of the hub's models, data/model.sh prints it)",
+                path_.c_str(), where.c_str(), kAdapterConfig);
+        base_ = std::make_shared<const StoredModel>(where);
+    }
     const auto base = base_;
     const auto adapter = std::make_shared<const Adapter>(path_, base->shape());
     if (!is_verified && !adapter->hash_of_base().empty())

@@ -298,7 +298,14 @@ void open_base(RunRequest& request, Ranks& ranks) {
     if (request.source) {
         request.base = request.source;
     } else {
-        on_first_rank(ranks, [&] { request.base = std::make_shared<const StoredModel>(model_path(flags.init_from)); });
+        on_first_rank(ranks, [&] {
+            const std::string where = model_path(flags.init_from);
+            std::error_code ignored;
+            require(std::filesystem::exists(where, ignored),
+                    "%s: an adapter of %s, which is not there any more: give --init-from with its new place",
+                    request.checkpoint.path.c_str(), where.c_str());
+            request.base = std::make_shared<const StoredModel>(where);
+        });
         path = ranks.broadcast(request.base ? request.base->path() : "");
     }
     share_errors(ranks, [&] {

@@ -137,7 +137,7 @@ TEST_CASE("a checkpoint of adapters holds them alone, and is read with its base"
     fs::rename(base.path("base"), base.path("moved"));
     const Finished gone = run(command_of({{"resume", folder}, {"out-dir", base.path("x")}}));
     CHECK(gone.exit_code == kExitUsage);
-    CHECK(contains(gone.err, "no such file or folder"));
+    CHECK(contains(gone.err, "which is not there any more: give --init-from with its new place"));
     must_succeed(run(command_of(
         {{"resume", folder}, {"out-dir", base.path("more")}, {"init-from", base.path("moved")}, {"steps", "14"}})));
     must_succeed(run(command_of(
@@ -218,4 +218,18 @@ TEST_CASE("adapters that cannot be are refused in one line", "[lora_runs]") {
     refuses("r", 2, "it is an adapter of another model");
     refuses("peft_type", "IA3", "expected LORA");
     refuses("base_model_name_or_path", nullptr, "\"base_model_name_or_path\": expected the path");
+    refuses("base_model_name_or_path", "owner/no-such", "an adapter of owner/no-such, which is no folder here");
+    refuses("r", 33, "it is an adapter of another model");
+    put_file(base.path("peft/adapter_config.json"), config.dump());
+    const std::string weights = base.path("peft/adapter_model.safetensors");
+    std::string bytes = read_file(weights);
+    bytes.replace(bytes.find("h.1.attn.c_attn"), 15, "h.1.attn.c_none");
+    put_file(weights, bytes);
+    const FlagMap peft = {{"init-from", base.path("peft")}};
+    check_refused(run(command_of(peft, "generate")), "c_none.lora_A.weight\" belongs to no matrix of the model");
+    fs::remove(weights);
+    check_refused(run(command_of(peft, "generate")), "(LoRA) without its adapter_model.safetensors");
+    fs::remove(base.path("peft/adapter_config.json"));
+    put_file(weights, bytes);
+    check_refused(run(command_of(peft, "generate")), "(LoRA) without its adapter_config.json");
 }

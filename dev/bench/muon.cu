@@ -34,9 +34,16 @@ void measure(Bench& bench, const BenchShape& s) {
     bench.run("muon_scales", s, 4 * 4 * double(R), 16 * double(R), [&] {
         muon_scales(bench.device, scales.data(), second.data(), squares.data(), R, K, step, scalars.data());
     });
+    auto radius = bench.random<float>(1), keep = bench.random<float>(1);
+    MuonStep fixed = step;
+    fixed.norms = MuonNorms::hyperball;
+    bench.run("muon_lifts", s, (kMaster ? 4 + e : 2 * e) * n, 7 * n, [&] {
+        muon_lifts(bench.device, squares.data(), keep.data(), radius.data(), weight.data(),
+                   kMaster ? master.data() : nullptr, X.data(), scales.data(), R, K, fixed, scalars.data());
+    });
     bench.run("muon_update", s, (kMaster ? 4 * 2 + 2 * e : 3 * e) * n, 7 * n, [&] {
-        muon_update(bench.device, weight.data(), kMaster ? master.data() : nullptr, X.data(), scales.data(), R, K, step,
-                    scalars.data());
+        muon_update(bench.device, weight.data(), kMaster ? master.data() : nullptr, X.data(), scales.data(), nullptr,
+                    nullptr, R, K, step, scalars.data());
     });
 }
 

@@ -10,7 +10,7 @@ import tempfile
 
 # Every kernel but these loads and stores tensors 16 bytes at a time: regular expressions and reasons.
 LOADS_LITTLE = {
-    r"add_mean_loss|decide_step|muon_scales": "a few numbers",
+    r"add_mean_loss|decide_step|muon_(scales|lifts)": "a few numbers",
     r"update_amax": "a number of each tensor, a tensor a thread",
     r"document_starts|sort_\w+": "tokens and counts, one a thread",
     r"add_partials|residual_mix_sums|scatter_joins": "a column a thread: a warp reads them side by side",
@@ -19,7 +19,7 @@ LOADS_LITTLE = {
     r"random_kernel|flush_kernel": "what measurements begin with",
 }
 STORES_LITTLE = LOADS_LITTLE | {
-    r"absmax|attention_stats|column_sums|cross_entropy_kernel<\w+, false|muon_\w+_squares|squares": "sums",
+    r"absmax|attention_stats|column_sums|cross_entropy_kernel<\w+, false|muon_\w+_squares|muon_row_products|squares": "sums",
     r"value_embedding_gates|weight_hash": "sums",
     r"largest_kernel": "one number",
     r"embedding_positions|scatter_runs": "sums of many rows, in float",

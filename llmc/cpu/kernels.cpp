@@ -76,6 +76,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.muon_normalize = muon_normalize;
     o.muon_squares = muon_squares;
     o.muon_scales = muon_scales;
+    o.muon_lifts = muon_lifts;
     o.muon_update = muon_update;
     o.newton_schulz_workspace = newton_schulz_workspace<T>;
     o.newton_schulz = newton_schulz;

@@ -118,6 +118,57 @@ inline void muon_scales(Cpu& cpu, float* scales, float* V, const float* squares,
     for (int64_t i = 0; i < n; i++) scales[i] = float(double(scales[i]) * norm);
 }
 
+// X * scale, of a row
+template <class T>
+ANVIL_INLINE F32x16 muon_g(const T* X, const float* scales, int64_t r, int64_t k, int64_t R, int64_t K, auto width) {
+    return load(X + r * K + k, width) * (R >= K ? broadcast(scales[r]) : load(scales + k, width));
+}
+
+// weight: what the update reads, the master if there is one
+template <class T, class W>
+void muon_lifts_of(Cpu& cpu, float* lifts, float* keep, float* radius, const W* weight, const T* X, const float* scales,
+                   int64_t R, int64_t K, const MuonStep& step) {
+    float *ww = cpu.shared_scratch(3 * R), *wg = ww + R, *gg = wg + R;
+    parallel_for(cpu, R, [=](int64_t r) {
+        F32x16 sums[3] = {zeros(), zeros(), zeros()};
+        for_lanes(K, [&](int64_t k, auto width) {
+            const F32x16 g = muon_g(X, scales, r, k, R, K, width), w = load(weight + r * K + k, width);
+            sums[0] = fma(w, w, sums[0]), sums[1] = fma(w, g, sums[1]), sums[2] = fma(g, g, sums[2]);
+        });
+        ww[r] = sum_lanes(sums[0]), wg[r] = sum_lanes(sums[1]), gg[r] = sum_lanes(sums[2]);
+    });
+    const double shape = step.shape_factor(R, K), rate = step.rate(R, K);
+    const auto lift_of = [=](double w, double g) { return w / std::max(shape * g, 1e-10); };
+    double w = 0, products = 0, g = 0;
+    for (int64_t r = 0; r < R; r++) w += double(ww[r]), products += double(wg[r]), g += double(gg[r]);
+    *keep = 1;
+    if (step.norms == MuonNorms::hyperball) {
+        double now = *radius;
+        if (now == 0) now = std::sqrt(w) >= step.least_radius(R) ? std::sqrt(w) : -step.least_radius(R);
+        const double lift = lift_of(std::fabs(now), std::sqrt(g));
+        const double next = std::sqrt(std::max(0., w - 2 * rate * lift * products + rate * lift * rate * lift * g));
+        if (now > 0 || next >= -now) now = std::fabs(now), *keep = float(now / std::max(next, 1e-10));
+        *radius = float(now);
+        return std::fill_n(lifts, R, float(lift)), void();
+    }
+    for (int64_t r = 0; r < R; r++) {
+        const bool own = step.norms == MuonNorms::row_floor;
+        lifts[r] = float(std::max(1., lift_of(step.floor * std::sqrt(own ? ww[r] : w), std::sqrt(own ? gg[r] : g))));
+    }
+}
+
+template <class T>
+void muon_lifts(Cpu& cpu, float* lifts, float* keep, float* radius, const T* weight, const float* master,
+                const std::type_identity_t<T>* X, const float* scales, int64_t R, int64_t K, const MuonStep& step,
+                const StepScalars* s) {
+    const OpScope op(cpu, __func__);
+    if (!s->applied) return;
+    if (master)
+        muon_lifts_of(cpu, lifts, keep, radius, master, X, scales, R, K, step);
+    else
+        muon_lifts_of(cpu, lifts, keep, radius, weight, X, scales, R, K, step);
+}
+
 // x where `sign` is not negative, else 0
 ANVIL_INLINE F32x16 where_not_negative(F32x16 sign, F32x16 x) {
     for (int i = 0; i < kRegisters; i++) x.part[i] = sign.part[i] >= 0 ? x.part[i] : FloatRegister{};
@@ -126,18 +177,19 @@ ANVIL_INLINE F32x16 where_not_negative(F32x16 sign, F32x16 x) {
 
 // W: the type of the weights that are updated: the master's, or T if there is none.
 template <class T, class W>
-void muon_update_pass(Cpu& cpu, T* weight, W* master, const T* X, const float* scales, int64_t R, int64_t K,
-                      const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
+void muon_update_pass(Cpu& cpu, T* weight, W* master, const T* X, const float* scales, const float* lifts,
+                      const float* keep, int64_t R, int64_t K, const MuonStep& step, const StepScalars* s,
+                      const MomentRounding& rounding) {
     const MomentStore<W> weights(other_rounding(rounding, Stream::rounded_weights), s->updates);
     const float minus_rate = float(-step.rate(R, K)), decay = float(step.weight_decay);
     const bool cautious = step.cautious;
-    parallel_for(cpu, R, [=](int64_t r) {
-        for_lanes(K, [=](int64_t k, auto width) {
+    parallel_for(cpu, R, [=, kept = lifts ? *keep : 1](int64_t r) {
+        for_lanes(K, [=, lift = lifts ? lifts[r] : 1](int64_t k, auto width) {
             const int64_t i = r * K + k;
-            const F32x16 scale = R >= K ? broadcast(scales[r]) : load(scales + k, width);
-            const F32x16 g = load(X + i, width) * scale, w = load(master + i, width);
+            const F32x16 g = muon_g(X, scales, r, k, R, K, width) * lift, w = load(master + i, width);
             const F32x16 decayed = cautious ? where_not_negative(g * w, w) : w;
-            const F32x16 change = fma(broadcast(decay), decayed, g), new_weight = fma(broadcast(minus_rate), change, w);
+            const F32x16 change = fma(broadcast(decay), decayed, g);
+            const F32x16 new_weight = fma(broadcast(minus_rate), change, w) * kept;
             weights.store_moment(i, master, new_weight, width);
             if constexpr (!std::is_same_v<T, W>) store(weight + i, new_weight, width);
         });
@@ -145,14 +197,15 @@ void muon_update_pass(Cpu& cpu, T* weight, W* master, const T* X, const float* s
 }
 
 template <class T>
-void muon_update(Cpu& cpu, T* weight, float* master, const std::type_identity_t<T>* X, const float* scales, int64_t R,
-                 int64_t K, const MuonStep& step, const StepScalars* s, const MomentRounding& rounding = {}) {
+void muon_update(Cpu& cpu, T* weight, float* master, const std::type_identity_t<T>* X, const float* scales,
+                 const float* lifts, const float* keep, int64_t R, int64_t K, const MuonStep& step,
+                 const StepScalars* s, const MomentRounding& rounding = {}) {
     const OpScope op(cpu, __func__);
     constexpr bool kHasMaster = !std::is_same_v<T, float>;
     ensure(bool(master) == kHasMaster || (!master && rounding.key));
     if (!s->applied) return;
     if (master)
-        muon_update_pass(cpu, weight, master, X, scales, R, K, step, s, rounding);
+        muon_update_pass(cpu, weight, master, X, scales, lifts, keep, R, K, step, s, rounding);
     else
-        muon_update_pass(cpu, weight, weight, X, scales, R, K, step, s, rounding);
+        muon_update_pass(cpu, weight, weight, X, scales, lifts, keep, R, K, step, s, rounding);
 }

@@ -3,15 +3,16 @@ Muon's element-wise steps for one matrix (R, K), around the GEMMs that make X or
 
   weight, X (R, K) T     master: the weight (R, K) in f32, which it is rounded from; null if T is float, or if the
                   weight is its own master, rounded as llmc/ops/moments.h says
-  grad (R, K) f32     row_squares (R) f32     squares, scales, V (max(R, K)) f32
+  grad (R, K) f32     row_squares, lifts (R) f32     squares, scales, V (max(R, K)) f32     keep, radius (1) f32
   momentum (R, K) M, f32 or bf16, which is rounded as llmc/ops/moments.h says
   StepScalars in device memory  (llmc/ops/muon.h has the formulas and the order of the steps)
 
 Math      f32, momentum in the CPU's order and roundings; sums of squares of X as rounded to T
 Work      momentum, update, squares of rows: one block per row. squares of columns: blocks of kMuonRows rows, then
-          add_partials. normalize: each block adds up all R squares itself, then takes rows. scales: one block
-Bytes     per element of the matrix, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, update 3 s,
-          with a master 8 + 2 s, without one 3 s
+          add_partials. normalize: each block adds up all R squares itself, then takes rows. scales: one block.
+          lifts: one block per row, then one that adds the rows up
+Bytes     per element of the matrix, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, lifts 2 s or with
+          a master 4 + s, update 3 s or 8 + 2 s
 Accuracy  half a unit of T for X, and roundings of f32 (test/cuda/muon_cuda_test.cu);
           the same bits each time
 Requires  X with rows of muon_row(K), pointers 16-byte aligned
@@ -167,16 +168,70 @@ __global__ void __launch_bounds__(1024)
     for (int i = threadIdx.x; i < n; i += blockDim.x) scales[i] *= before / fmaxf(after, 1e-10f);
 }
 
+// sums (3, gridDim.x): of each row |w|^2, w g and |g|^2. W: the type of the weights that are updated, as below.
+template <class T, class W>
+__global__ void __launch_bounds__(kMuonThreads)
+    muon_row_products_kernel(float* sums, const W* weight, const T* X, const float* scales, bool scales_of_rows, int K,
+                             int row, const StepScalars* s) {
+    constexpr int P = Pack<T>::size;
+    SMEM_STATIC(float, shared, [kWarp]);
+    if (!s->applied) return;
+    X += int64_t(blockIdx.x) * row, weight += int64_t(blockIdx.x) * K;
+    float scale[P], sum[3] = {};
+    for (int i = 0; scales_of_rows && i < P; i++) scale[i] = scales[blockIdx.x];
+    for (int k = threadIdx.x * P; k < K; k += blockDim.x * P) {
+        if (!scales_of_rows) load_in_row(scale, scales, k, K);
+        const Pack<T> x = load16(X + k);
+        float w[P];
+        load_in_row(w, weight, k, K);
+        for (int i = 0; i < P; i++) {
+            const float g = to_float(x[i]) * scale[i];
+            sum[0] = fmaf(w[i], w[i], sum[0]), sum[1] = fmaf(w[i], g, sum[1]), sum[2] = fmaf(g, g, sum[2]);
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        sum[i] = block_sum(sum[i], shared);
+        if (threadIdx.x == 0) sums[i * int(gridDim.x) + int(blockIdx.x)] = sum[i];
+    }
+}
+
+// One block; T is float. shape: of MuonStep::shape_factor.
+template <class T = float>
+__global__ void __launch_bounds__(1024)
+    muon_lifts_kernel(T* lifts, T* keep, T* radius, const T* sums, int R, MuonNorms norms, float rate, float shape,
+                      float floor, float least_radius, const StepScalars* s) {
+    SMEM_STATIC(float, shared, [kWarp]);
+    if (!s->applied) return;
+    const auto lift_of = [=](float w, float g) { return w / fmaxf(shape * g, 1e-10f); };
+    float now = norms == MuonNorms::hyperball ? *radius : 0, ww = 0, wg = 0, gg = 0;
+    for (int r = threadIdx.x; r < R; r += blockDim.x) ww += sums[r], wg += sums[R + r], gg += sums[2 * R + r];
+    ww = block_sum(ww, shared), wg = block_sum(wg, shared), gg = block_sum(gg, shared);
+    float kept = 1, lift = fmaxf(1, lift_of(floor * sqrtf(ww), sqrtf(gg)));
+    if (norms == MuonNorms::hyperball) {
+        if (now == 0) now = sqrtf(ww) >= least_radius ? sqrtf(ww) : -least_radius;
+        lift = lift_of(fabsf(now), sqrtf(gg));
+        const float length = rate * lift, next = sqrtf(fmaxf(0, fmaf(length, fmaf(length, gg, -2 * wg), ww)));
+        if (now > 0 || next >= -now) now = fabsf(now), kept = now / fmaxf(next, 1e-10f);
+        if (threadIdx.x == 0) *radius = now;
+    }
+    if (threadIdx.x == 0) *keep = kept;
+    for (int r = threadIdx.x; r < R; r += blockDim.x)
+        lifts[r] =
+            norms == MuonNorms::row_floor ? fmaxf(1, lift_of(floor * sqrtf(sums[r]), sqrtf(sums[2 * R + r]))) : lift;
+}
+
 // W: the type of the weights that are updated: the master's, or T if there is none.
 template <class T, class W>
 __global__ void __launch_bounds__(kMuonThreads)
-    muon_update_kernel(T* weight, float* master, const T* X, const float* scales, bool scales_of_rows, int K, int row,
-                       float rate, float weight_decay, bool cautious, const StepScalars* s, MomentRounding rounding) {
+    muon_update_kernel(T* weight, float* master, const T* X, const float* scales, const float* lifts, const float* keep,
+                       bool scales_of_rows, int K, int row, float rate, float weight_decay, bool cautious,
+                       const StepScalars* s, MomentRounding rounding) {
     constexpr int P = Pack<T>::size;
     if (!s->applied) return;
     const int64_t first = int64_t(blockIdx.x) * K;
     const uint64_t key = moments_key_of(rounding.key, s->updates), element = rounding.first + uint64_t(first);
     X += int64_t(blockIdx.x) * row;
+    const float lift = lifts ? lifts[blockIdx.x] : 1, kept = lifts ? *keep : 1;
     float scale[P];
     for (int i = 0; scales_of_rows && i < P; i++) scale[i] = scales[blockIdx.x];
     for (int k = threadIdx.x * P; k < K; k += blockDim.x * P) {
@@ -189,8 +244,8 @@ __global__ void __launch_bounds__(kMuonThreads)
             load_in_row(w, master + first, k, K);
         Pack<T> stored;
         for (int i = 0; i < P; i++) {
-            const float g = to_float(x[i]) * scale[i], decayed = !cautious || g * w[i] >= 0 ? w[i] : 0;
-            w[i] = fmaf(-rate, fmaf(weight_decay, decayed, g), w[i]);
+            const float g = to_float(x[i]) * scale[i] * lift, decayed = !cautious || g * w[i] >= 0 ? w[i] : 0;
+            w[i] = fmaf(-rate, fmaf(weight_decay, decayed, g), w[i]) * kept;
             stored[i] = from_float<T>(w[i]);
         }
         if constexpr (std::is_same_v<T, W>) {
@@ -262,13 +317,33 @@ inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* square
 }
 
 template <class T>
-void muon_update(Cuda& cuda, T* weight, float* master, const T* X, const float* scales, int64_t R, int64_t K,
-                 const MuonStep& step, const StepScalars* s, const MomentRounding& rounding = {}) {
+void muon_lifts(Cuda& cuda, float* lifts, float* keep, float* radius, const T* weight, const float* master, const T* X,
+                const float* scales, int64_t R, int64_t K, const MuonStep& step, const StepScalars* s) {
+    const OpScope op(cuda, __func__, muon_lifts_cost<T>(R * K, master));
+    const int64_t row = muon_row<T>(cuda, K);
+    float* const sums = cuda.workspace_of<float>(3 * R);
+    const unsigned threads = muon_threads<T>(row);
+    if (master)
+        launch(cuda, "muon_lifts", muon_row_products_kernel<T, float>, unsigned(R), threads, 0, sums, master, X, scales,
+               R >= K, int(K), int(row), s);
+    else
+        launch(cuda, "muon_lifts", muon_row_products_kernel<T, T>, unsigned(R), threads, 0, sums, weight, X, scales,
+               R >= K, int(K), int(row), s);
+    launch(cuda, "muon_lifts", muon_lifts_kernel<float>, 1, 1024, 0, lifts, keep, radius, sums, int(R), step.norms,
+           float(step.rate(R, K)), float(MuonStep::shape_factor(R, K)), float(step.floor), float(step.least_radius(R)),
+           s);
+}
+
+template <class T>
+void muon_update(Cuda& cuda, T* weight, float* master, const T* X, const float* scales, const float* lifts,
+                 const float* keep, int64_t R, int64_t K, const MuonStep& step, const StepScalars* s,
+                 const MomentRounding& rounding = {}) {
     const OpScope op(cuda, __func__, muon_update_cost<T>(R * K, master));
     constexpr bool kHasMaster = !std::is_same_v<T, float>;
     ensure(bool(master) == kHasMaster || (!master && rounding.key));
     const int64_t row = muon_row<T>(cuda, K);
     launch(cuda, "muon_update", master ? muon_update_kernel<T, float> : muon_update_kernel<T, T>, unsigned(R),
-           muon_threads<T>(row), 0, weight, master, X, scales, R >= K, int(K), int(row), float(step.rate(R, K)),
-           float(step.weight_decay), step.cautious, s, other_rounding(rounding, Stream::rounded_weights));
+           muon_threads<T>(row), 0, weight, master, X, scales, lifts, keep, R >= K, int(K), int(row),
+           float(step.rate(R, K)), float(step.weight_decay), step.cautious, s,
+           other_rounding(rounding, Stream::rounded_weights));
 }

@@ -10,6 +10,6 @@ CUDA_OPS(AdamwOps, .adamw_update = adamw_update, .adamw_update_bf16 = adamw_upda
 CUDA_OPS_OF(GlobalNormOps<Cuda>, .add_squares = add_squares)
 CUDA_OPS(MuonOps, .muon_row = muon_row<T>, .muon_momentum = muon_momentum, .muon_momentum_bf16 = muon_momentum_bf16,
          .muon_normalize = muon_normalize, .muon_squares = muon_squares, .muon_scales = muon_scales,
-         .muon_update = muon_update)
+         .muon_lifts = muon_lifts, .muon_update = muon_update)
 CUDA_OPS_OF(StepScalarsOps<Cuda>, .add_mean_loss = add_mean_loss, .decide_step = decide_step)
 CUDA_OPS(WeightHashOps, .add_hash = add_hash)

@@ -209,6 +209,11 @@ template <class T, class M = float>
 OpCost muon_momentum_cost(int64_t n) {
     return {.bytes = (4 + 2 * double(sizeof(M)) + double(sizeof(T))) * double(n), .flops = 7 * double(n)};
 }
+// Reads X and the weights, the master weights if there are some.
+template <class T>
+OpCost muon_lifts_cost(int64_t n, bool has_master = true) {
+    return {.bytes = double(sizeof(T) + (has_master ? sizeof(float) : sizeof(T))) * double(n), .flops = 7 * double(n)};
+}
 // Reads X, reads and writes weight; with bf16 weights that have a master it is this that is read, and both are written.
 template <class T>
 OpCost muon_update_cost(int64_t n, bool has_master = true) {

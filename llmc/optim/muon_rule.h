@@ -7,7 +7,7 @@
 #include "llmc/optim/update_rule.h"  // UpdateRule, UpdateBatch
 
 struct MuonRule {
-    // The momentum, and NorMuon's second moment of rows or columns.
+    // The momentum, NorMuon's second moment of rows or columns, and the norm that a matrix keeps.
     inline static const UpdateRule value{
         .name = "muon",
         .title = "Muon",
@@ -16,6 +16,10 @@ struct MuonRule {
                   {"v",
                    [](int64_t rows, int64_t cols, const OptimizerConfig& config) {
                        return config.muon.second_moment ? std::max(rows, cols) : 0;
+                   }},
+                  {"radius",
+                   [](int64_t, int64_t, const OptimizerConfig& config) {
+                       return int64_t(config.muon.norms == MuonNorms::hyperball);
                    }}},
         .batch_elements = int64_t(1) << 25,
         // Matrices during orthogonalization; squared norms of rows, of rows or columns, and their scales.
@@ -38,11 +42,16 @@ struct MuonRule {
             .learning_rate = rates.muon,
             .momentum = rates.muon_momentum,
             .beta2 = muon.beta2,
-            .weight_decay = rates.muon_weight_decay / (muon.shaped_decay ? 1 : MuonStep::shape_factor(R, K)),
+            .weight_decay = muon.norms == MuonNorms::hyperball
+                                ? 0  // which takes its place
+                                : rates.muon_weight_decay / (muon.shaped_decay ? 1 : MuonStep::shape_factor(R, K)),
             .equal_rows = muon.equal_rows,
             .fixed_norm = muon.fixed_norm,
             .cautious = muon.cautious,
-            .margin = muon.margin};
+            .margin = muon.margin,
+            .norms = muon.norms,
+            .floor = muon.floor,
+            .radius = muon.radius};
         const int64_t row = op.muon_row(device, K);  // elements between rows of X
         T* const all = reinterpret_cast<T*>(scratch[0]);
         float* const row_squares = reinterpret_cast<float*>(scratch[1]);
@@ -64,7 +73,13 @@ struct MuonRule {
         for (const UpdatePiece<T>& piece : pieces) {
             op.muon_squares(device, squares, X, R, K);
             op.muon_scales(device, scales, piece.template state_as<float>(1), squares, R, K, step, scalars);
-            op.muon_update(device, piece.weight, piece.master_weight, X, scales, R, K, step, scalars, piece.rounding);
+            // The squares have been read.
+            float *const lifts = step.norms == MuonNorms::none ? nullptr : row_squares, *const keep = squares;
+            if (lifts)
+                op.muon_lifts(device, lifts, keep, piece.template state_as<float>(2), piece.weight, piece.master_weight,
+                              X, scales, R, K, step, scalars);
+            op.muon_update(device, piece.weight, piece.master_weight, X, scales, lifts, keep, R, K, step, scalars,
+                           piece.rounding);
             X += R * row;
         }
     }

@@ -10,6 +10,7 @@ numbers. A recipe (recipe.h) consists of these and of schedules.
 #include <array>
 #include <cstdint>
 #include <string>
+#include "llmc/ops/muon.h"           // MuonNorms
 #include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
 #include "llmc/model/parameters.h"   // ParameterGroup
 
@@ -33,6 +34,8 @@ struct MuonConfig {
     double margin = 1.01;      // MuonStep::margin
     bool shaped_decay = true;  // tall matrices decay faster (MuonStep::rate); false: only by the learning rate
     bool equal_rows = true, fixed_norm = true, second_moment = true, cautious = true;
+    MuonNorms norms = MuonNorms::none;
+    double floor = 0.35, radius = 1;  // MuonStep::floor, radius
     NewtonSchulzOptions newton_schulz = NewtonSchulzOptions::polar_express();
 };
 

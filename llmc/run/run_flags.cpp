@@ -185,13 +185,24 @@ std::vector<Field> RunFlags::fields() {
                 .one_of({"recipe", "constant", "cosine"}),
             yes_or_no({"optimizer", "muon-cautious", &muon_cautious,
                        "Muon: decay only where the update does not increase the weight's magnitude"}),
-            yes_or_no({"optimizer", "muon-equal-rows", &muon_equal_rows,
-                       "MuonEq: normalize rows before Newton-Schulz"}),
+            yes_or_no(
+                {"optimizer", "muon-equal-rows", &muon_equal_rows, "MuonEq: normalize rows before Newton-Schulz"}),
             yes_or_no({"optimizer", "muon-fixed-norm", &muon_fixed_norm,
                        "Muon+: rescale the update to the norm of an orthogonal matrix"}),
             yes_or_no({"optimizer", "muon-second-moment", &muon_second_moment,
                        "NorMuon: divide rows or columns by their second moment"}),
             or_recipe({"optimizer", "muon-beta2", &muon_beta2, "NorMuon: decay of that second moment"}, kBelowOne),
+            Field{
+                "optimizer", "muon-norms", &muon_norms,
+                "Muon: hyperball keeps the norm of each matrix, in steps of the learning rate times it, without weight "
+                "decay; floor: updates have at least muon-floor times the norm of the matrix before the learning "
+                "rate, row-floor: each of their rows of its row"}
+                .one_of({"free", "hyperball", "floor", "row-floor"}),
+            Field{"optimizer", "muon-floor", &muon_floor, "Muon: that fraction"}.from(0),
+            Field{"optimizer", "muon-radius", &muon_radius,
+                  "Muon: under hyperball matrices of a smaller norm, zeros among them, first grow to this, in roots of "
+                  "their rows"}
+                .from(0),
             Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}.one_of(
                 {"polar-express", "quintic"}),
             Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}.from(1,
@@ -591,6 +602,11 @@ Recipe RunFlags::chosen_recipe() const {
                                  {&muon.second_moment, &muon_second_moment},
                                  {&muon.cautious, &muon_cautious}})
         if (*asked != "recipe") *value = *asked == "true";
+    muon.norms = muon_norms == "hyperball"   ? MuonNorms::hyperball
+                 : muon_norms == "floor"     ? MuonNorms::floor
+                 : muon_norms == "row-floor" ? MuonNorms::row_floor
+                                             : MuonNorms::none;
+    muon.floor = muon_floor, muon.radius = muon_radius;
     muon.newton_schulz = muon_coefficients == "quintic" ? NewtonSchulzOptions::quintic(muon_iterations)
                                                         : NewtonSchulzOptions::polar_express(muon_iterations);
     r.rules.bf16_moments = moments == "bf16" || lean(), r.rules.master_weights = !lean(), r.rules.seed = uint64_t(seed);

@@ -62,6 +62,8 @@ struct RunFlags {
     std::string muon_weight_decay_schedule = "recipe", muon_coefficients = "polar-express";
     std::string muon_equal_rows = "recipe", muon_fixed_norm = "recipe", muon_second_moment = "recipe";
     std::string muon_cautious = "recipe";
+    std::string muon_norms = "free";
+    double muon_floor = 0.35, muon_radius = 1;
     int muon_iterations = 5;
     double dropout = 0;
     int lora_rank = 0;

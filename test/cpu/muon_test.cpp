@@ -101,7 +101,7 @@ TEST_CASE("muon_squares, muon_scales and muon_update agree with PyTorch", "[muon
         Guarded squares(second.size()), scales(second.size()), v(second), weight(start);
         muon_squares(cpu, squares, x.data(), R, K);
         muon_scales(cpu, scales, has_second ? v.data() : nullptr, squares, R, K, step, &kApplied);
-        muon_update(cpu, weight.data(), nullptr, x.data(), scales, R, K, step, &kApplied);
+        muon_update(cpu, weight.data(), nullptr, x.data(), scales, nullptr, nullptr, R, K, step, &kApplied);
         return std::vector{squares.get(), v.get(), weight.get()};
     });
     const double units = sum_units(std::min(R, K) + 16);
@@ -137,7 +137,7 @@ TEST_CASE("muon: zeros stay zeros, and a row of them does no harm", "[muon]") {
     CHECK(std::fabs(rms(x, R * K) * std::sqrt(double(R * K)) - (whole ? 0 : 1 / 1.01)) < 1e-5);
     muon_squares(cpu, squares, x.data(), R, K);
     muon_scales(cpu, scales, second, squares, R, K, step, &kApplied);
-    muon_update(cpu, weight.data(), nullptr, x, scales, R, K, step, &kApplied);
+    muon_update(cpu, weight.data(), nullptr, x, scales, nullptr, nullptr, R, K, step, &kApplied);
     CHECK(count_not_finite(weight.get()) == 0);
     // No gradient is no reason against the decay: 2 - 0.5 * 0.25 * 2.
     CHECK(Floats(weight.data(), weight + K) == Floats(size_t(K), 1.75f));
@@ -148,12 +148,12 @@ TEST_CASE("muon_update: a weight decays unless the update makes it larger", "[mu
     const Floats x = {1, -1, 1, -1}, scales(4, 2);
     Cpu cpu(1);
     Guarded weight(Floats{4, 4, -4, -4});
-    muon_update(cpu, weight.data(), nullptr, x.data(), scales.data(), 1, 4, step, &kApplied);
+    muon_update(cpu, weight.data(), nullptr, x.data(), scales.data(), nullptr, nullptr, 1, 4, step, &kApplied);
     CHECK(weight.get() == Floats{4 - 1 - 0.5f, 5, -5, -4 + 1 + 0.5f});
     MuonStep plain = step;
     plain.cautious = false;
     Guarded always(Floats{4, 4, -4, -4});
-    muon_update(cpu, always.data(), nullptr, x.data(), scales.data(), 1, 4, plain, &kApplied);
+    muon_update(cpu, always.data(), nullptr, x.data(), scales.data(), nullptr, nullptr, 1, 4, plain, &kApplied);
     CHECK(always.get() == Floats{4 - 1 - 0.5f, 5 - 0.5f, -5 + 0.5f, -4 + 1 + 0.5f});
     CHECK(step.rate(4, 1) == 1);
     CHECK(step.rate(1, 4) == 0.5);
@@ -162,13 +162,31 @@ TEST_CASE("muon_update: a weight decays unless the update makes it larger", "[mu
 TEST_CASE("muon: 20 steps with the products in the middle agree with PyTorch", "[muon]") {
     const Fixture f("muon_training");
     const MuonMatrix& matrix = GENERATE(from_range(kMuonMatrices));
-    INFO(matrix.name);
+    const MuonNormsCase& norms = GENERATE(from_range(kMuonNorms));
+    INFO(norms.name << matrix.name);
     const auto got = on_any_threads([&](Cpu& cpu) {
         MuonRun run(cpu, f.floats(matrix.name), matrix);
-        for (int step = 0; step < kMuonTrainingSteps; step++) run.step(cpu, matrix.gradients(step), kMuonTraining);
+        for (int step = 0; step < kMuonTrainingSteps; step++) run.step(cpu, matrix.gradients(step), norms.step());
         return std::vector<Floats>{run.weight.get()};
     });
-    CHECK(relative_l2(got[0], f.floats(std::string("want.") + matrix.name)) <= kMuonTrainingTolerance);
+    CHECK(relative_l2(got[0], f.floats(norms.want(matrix.name))) <= kMuonTrainingTolerance);
+}
+
+TEST_CASE("muon: with hyperball zeros and small matrices grow to a norm, and stay there", "[muon]") {
+    const MuonMatrix& matrix = kMuonMatrices[1];
+    MuonStep step = kMuonTraining;
+    step.norms = MuonNorms::hyperball, step.learning_rate = 0.4, step.radius = GENERATE(1, 0.5);
+    const bool zeros = GENERATE(true, false);
+    Cpu cpu(1);
+    MuonRun run(cpu, zeros ? Floats(matrix.size(), 0) : randn(matrix.size(), 1, 1e-4f), matrix);
+    const double radius = step.radius * std::sqrt(96.);
+    for (const double want : {0.4, 0.8, 1., 1.}) {
+        run.step(cpu, matrix.gradients(0), step);  // always the same direction
+        const double norm = rms(run.weight, int64_t(matrix.size())) * std::sqrt(double(matrix.size()));
+        // NorMuon and the momentum change the direction a little.
+        CHECK(std::fabs(norm / radius - want) <= (want < 1 ? 0.05 : 32 * kEpsF32));
+        CHECK(run.radius.get()[0] == Approx(want < 1 ? -radius : radius).epsilon(kEpsF32));
+    }
 }
 
 TEST_CASE("muon: an exactly zero gradient leaves nothing but numbers in a whole step", "[muon]") {
@@ -193,7 +211,8 @@ TEST_CASE("muon: an exactly zero gradient leaves nothing but numbers in a whole 
 
 TEST_CASE("muon: a step that is not applied changes nothing", "[muon]") {
     const int64_t R = 5, K = 9;
-    const MuonStep step{.learning_rate = 0.5, .momentum = 0.5, .beta2 = 0.5, .weight_decay = 0.25};
+    MuonStep step{.learning_rate = 0.5, .momentum = 0.5, .beta2 = 0.5, .weight_decay = 0.25};
+    step.norms = MuonNorms::hyperball;
     const StepScalars scalars{.applied = 0};
     const Floats grad(size_t(R * K), std::nanf("")), x(grad.size(), 1), scales(size_t(K), 1);
     const Floats start = randn(grad.size(), 1), second_start = randn(size_t(K), 2);
@@ -201,7 +220,11 @@ TEST_CASE("muon: a step that is not applied changes nothing", "[muon]") {
     Guarded ignored(grad.size()), row_squares{size_t(R)}, momentum(start), second(second_start), weight(start);
     muon_momentum(cpu, ignored.data(), row_squares, momentum, grad.data(), R, K, step, &scalars);
     muon_scales(cpu, ignored, second, scales.data(), R, K, step, &scalars);
-    muon_update(cpu, weight.data(), nullptr, x.data(), scales.data(), R, K, step, &scalars);
+    Guarded radius(Floats{0.25f});
+    muon_lifts(cpu, ignored, row_squares, radius, weight.data(), nullptr, x.data(), scales.data(), R, K, step,
+               &scalars);
+    CHECK(radius.get()[0] == 0.25f);
+    muon_update(cpu, weight.data(), nullptr, x.data(), scales.data(), nullptr, nullptr, R, K, step, &scalars);
     check_equal("momentum", momentum.get(), start);
     check_equal("second moments", second.get(), second_start);
     check_equal("weight", weight.get(), start);
@@ -230,10 +253,12 @@ TEST_CASE("muon in bf16: the bits of float, X and the weight rounded where they 
         muon_normalize(cpu, held.data(), row_squares, R, K, step);
         muon_squares(cpu, squares, halves.data(), R, K);
         if constexpr (std::is_same_v<T, float>) {
-            muon_update(cpu, master.data(), nullptr, halves.data(), scales.data(), R, K, step, &scalars);
+            muon_update(cpu, master.data(), nullptr, halves.data(), scales.data(), nullptr, nullptr, R, K, step,
+                        &scalars);
             weight = Guarded<T>(master.get());
         } else {
-            muon_update(cpu, weight.data(), master, halves.data(), scales.data(), R, K, step, &scalars);
+            muon_update(cpu, weight.data(), master, halves.data(), scales.data(), nullptr, nullptr, R, K, step,
+                        &scalars);
         }
         return std::vector{momentum.get(), look_ahead,    stored(held), Floats(squares.data(), squares.data() + longer),
                            master.get(),   stored(weight)};
@@ -252,8 +277,9 @@ TEST_CASE("muon_update without a master: what the one in float makes of the weig
     const auto got = on_any_threads([&, R = R, K = K](Cpu& cpu) {
         Guarded<float> exact(start);
         Guarded<bf16> weight(start), halves(x);
-        muon_update(cpu, exact.data(), nullptr, x.data(), scales.data(), R, K, step, &scalars);
-        muon_update(cpu, weight.data(), nullptr, halves.data(), scales.data(), R, K, step, &scalars, rounding);
+        muon_update(cpu, exact.data(), nullptr, x.data(), scales.data(), nullptr, nullptr, R, K, step, &scalars);
+        muon_update(cpu, weight.data(), nullptr, halves.data(), scales.data(), nullptr, nullptr, R, K, step, &scalars,
+                    rounding);
         return std::vector{exact.get(), weight.get()};
     });
     Floats want = got[0];
@@ -269,7 +295,9 @@ TEST_CASE("muon_update wants a master exactly for rounded weights", "[muon]") {
     std::vector<bf16> halves(4);
     const MuonStep step{};
     const auto refused = [&](auto* weight, float* master) {
-        return contains(error_of([&] { muon_update(cpu, weight, master, weight, x.data(), 1, 4, step, &kApplied); }),
+        return contains(error_of([&] {
+                            muon_update(cpu, weight, master, weight, x.data(), nullptr, nullptr, 1, 4, step, &kApplied);
+                        }),
                         "master");
     };
     CHECK(refused(halves.data(), nullptr));

@@ -148,7 +148,8 @@ TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU
     muon_squares(cpu, squares.data(), x.data(), R, K);
     muon_scales(cpu, scales.data(), has_second ? want_second.data() : nullptr, squares.data(), R, K, step,
                 scalars(1, 1).data());
-    muon_update(cpu, want_weight.data(), nullptr, x.data(), scales.data(), R, K, step, scalars(1, 1).data());
+    muon_update(cpu, want_weight.data(), nullptr, x.data(), scales.data(), nullptr, nullptr, R, K, step,
+                scalars(1, 1).data());
 
     Cuda cuda;
     const OnDevice<StepScalars> d_scalars(cuda, scalars(1, 1));
@@ -159,8 +160,8 @@ TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU
         muon_squares(cuda, d_squares.data, d_x.data, R, K);
         muon_scales(cuda, d_scales.data, has_second ? d_second.data : nullptr, d_squares.data, R, K, step,
                     d_scalars.data);
-        muon_update(cuda, d_weight.data, kMaster ? d_master.data : nullptr, d_x.data, d_scales.data, R, K, step,
-                    d_scalars.data);
+        muon_update(cuda, d_weight.data, kMaster ? d_master.data : nullptr, d_x.data, d_scales.data, nullptr, nullptr,
+                    R, K, step, d_scalars.data);
         return std::vector{d_squares.get(), d_second.get(), d_scales.get(), d_master.get(), d_weight.get()};
     });
     const double units = tolerance<float>(std::min(R, K)) + tolerance<float>(std::max(R, K));
@@ -178,6 +179,56 @@ TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU
     if (kMaster) check_equal("weight", got[4], rounded<T>(got[3]));
 }
 
+// Of weights with master weights and without; hyperball with a radius from before, from the first step, and for zeros.
+TEMPLATE_TEST_CASE("muon_lifts and muon_update with them agree with the CPU", "[muon]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const auto [R, K] = muon_shape<T>();
+    MuonStep step = kStep;
+    step.norms = GENERATE(MuonNorms::hyperball, MuonNorms::floor, MuonNorms::row_floor), step.floor = 0.75;
+    const bool has_master = !std::is_same_v<T, float> && GENERATE(true, false);
+    const float radius = step.norms == MuonNorms::hyperball ? GENERATE(0.f, 3.f, -0x1p20f) : 0;
+    if (kWatched && (has_master || radius < 0 || R > 100)) return;
+    INFO(R << " x " << K << ", " << int(step.norms) << (has_master ? ", a master" : "") << ", radius " << radius);
+    const auto n = size_t(R * K), rows = size_t(R);
+    const Floats x = rounded<T>(randn(n, 1)), scales = randn(size_t(std::max(R, K)), 3);
+    const Floats weight = has_master ? randn(n, 2) : rounded<T>(randn(n, 2));
+    Floats lifts(rows), keep(1), kept_radius{radius}, want = weight;
+    Cpu cpu;
+    muon_lifts(cpu, lifts.data(), keep.data(), kept_radius.data(), weight.data(), nullptr, x.data(), scales.data(), R,
+               K, step, scalars(1, 1).data());
+    muon_update(cpu, want.data(), nullptr, x.data(), scales.data(), lifts.data(), keep.data(), R, K, step,
+                scalars(1, 1).data());
+
+    Cuda cuda;
+    const OnDevice<StepScalars> d_scalars(cuda, scalars(1, 1));
+    const OnDevice<T> d_x(cuda, padded(x, R, K, muon_row<T>(cuda, K)));
+    const OnDevice<float> d_scales(cuda, scales);
+    const auto got = twice_the_same([&] {
+        OnDevice<float> d_lifts(cuda, rows), d_keep(cuda, 1), d_radius(cuda, Floats{radius}), d_master(cuda, weight);
+        OnDevice<T> d_weight(cuda, rounded<T>(weight));
+        muon_lifts(cuda, d_lifts.data, d_keep.data, d_radius.data, d_weight.data, has_master ? d_master.data : nullptr,
+                   d_x.data, d_scales.data, R, K, step, d_scalars.data);
+        if (has_master || std::is_same_v<T, float>)
+            muon_update(cuda, d_weight.data, has_master ? d_master.data : nullptr, d_x.data, d_scales.data,
+                        d_lifts.data, d_keep.data, R, K, step, d_scalars.data);
+        return std::vector{d_lifts.get(), d_keep.get(), d_radius.get(), has_master ? d_master.get() : d_weight.get()};
+    });
+    // Ratios of roots of sums over rows and over all rows, whose units the root halves.
+    const double units = tolerance<float>(K) + tolerance<float>(R);
+    check_relative("lifts", got[0], lifts, units);
+    check_relative("keep", got[1], keep, 2 * units);
+    check_relative("radius", got[2], kept_radius, units);
+    if (!has_master && !std::is_same_v<T, float>) return;
+    std::vector<double> bounds;
+    for (size_t i = 0; i < n; i++) {
+        const double decay = step.rate(R, K) * step.weight_decay * std::fabs(weight[i]);
+        const double of_keep = step.norms == MuonNorms::hyperball ? 2 * units : 0;
+        const double change = std::fabs(want[i] / double(keep[0]) - weight[i]) + decay;
+        bounds.push_back((2 * kEpsF32 + of_keep) * std::fabs(want[i]) + (units + 4 * kEpsF32) * change);
+    }
+    check_within("weight", got[3], want, bounds);
+}
+
 TEST_CASE("muon's kernels: zeros stay zeros; a step that is not applied changes nothing", "[muon]" ON_DEVICE) {
     const int64_t R = 4, K = 8;
     const int applied = GENERATE(0, 1);
@@ -185,13 +236,20 @@ TEST_CASE("muon's kernels: zeros stay zeros; a step that is not applied changes 
     const OnDevice<StepScalars> s(cuda, scalars(1, applied));
     const OnDevice<float> grad(cuda, Floats(32, applied ? 0 : std::nanf("")));
     OnDevice<float> momentum(cuda, Floats(32, 0)), row_squares(cuda, 4), squares(cuda, 8), scales(cuda, 8);
-    OnDevice<float> second(cuda, Floats(8, 0)), master(cuda, Floats(32, 2));
+    OnDevice<float> second(cuda, Floats(8, 0)), master(cuda, Floats(32, 2)), radius(cuda, Floats{-0.25f});
+    MuonStep sphere = kStep;
+    sphere.norms = MuonNorms::hyperball;
     OnDevice<bf16> x(cuda, 32), weight(cuda, Floats(32, 2));
     muon_momentum(cuda, x.data, row_squares.data, momentum.data, grad.data, R, K, kStep, s.data);
     muon_normalize(cuda, x.data, row_squares.data, R, K, kStep);
     muon_squares(cuda, squares.data, x.data, R, K);
     muon_scales(cuda, scales.data, second.data, squares.data, R, K, kStep, s.data);
-    muon_update(cuda, weight.data, master.data, x.data, scales.data, R, K, kStep, s.data);
+    if (!applied) {
+        muon_lifts(cuda, row_squares.data, squares.data, radius.data, weight.data, master.data, x.data, scales.data, R,
+                   K, sphere, s.data);
+        CHECK(radius.get()[0] == -0.25f);
+    }
+    muon_update(cuda, weight.data, master.data, x.data, scales.data, nullptr, nullptr, R, K, kStep, s.data);
     if (applied) check_equal("X", x.get(), Floats(32, 0));
     check_equal("momentum", momentum.get(), Floats(32, 0));
     check_equal("second moments", second.get(), Floats(8, 0));
@@ -204,13 +262,14 @@ TEST_CASE("muon's kernels: zeros stay zeros; a step that is not applied changes 
 TEST_CASE("muon on a GPU: 20 steps with the products in the middle agree with PyTorch", "[muon]" ON_DEVICE) {
     const Fixture f("muon_training");
     const MuonMatrix& matrix = GENERATE(from_range(kMuonMatrices));
-    INFO(matrix.name);
+    const MuonNormsCase& norms = GENERATE(from_range(kMuonNorms));
+    INFO(norms.name << matrix.name);
     Cuda cuda;
     MuonRunIn<Cuda, OnDevice<float>> run(cuda, f.floats(matrix.name), matrix);
     for (int step = 0; step < (kWatched ? 2 : kMuonTrainingSteps); step++)
-        run.step(cuda, matrix.gradients(step), kMuonTraining);
+        run.step(cuda, matrix.gradients(step), norms.step());
     if (kWatched) return;
-    CHECK(relative_l2(run.weight.get(), f.floats(std::string("want.") + matrix.name)) <= kMuonTrainingTolerance);
+    CHECK(relative_l2(run.weight.get(), f.floats(norms.want(matrix.name))) <= kMuonTrainingTolerance);
 }
 
 TEST_CASE("muon on a GPU: an exactly zero gradient leaves nothing but numbers in a whole step", "[muon]" ON_DEVICE) {
@@ -240,8 +299,9 @@ TEST_CASE("muon_update on the device rounds weights without master weights to th
     const OnDevice<bf16> d_x(cuda, padded(x, R, K, muon_row<bf16>(cuda, K)));
     const OnDevice<float> d_scales(cuda, scales);
     OnDevice<bf16> weight(cuda, want.get());
-    muon_update<bf16>(cuda, weight.data, nullptr, d_x.data, d_scales.data, R, K, kStep, d_s.data, rounding);
-    muon_update(cpu, want.data(), nullptr, on_cpu.data(), scales.data(), R, K, kStep, &s, rounding);
+    muon_update<bf16>(cuda, weight.data, nullptr, d_x.data, d_scales.data, nullptr, nullptr, R, K, kStep, d_s.data,
+                      rounding);
+    muon_update(cpu, want.data(), nullptr, on_cpu.data(), scales.data(), nullptr, nullptr, R, K, kStep, &s, rounding);
     check_equal("weight", weight.get(), want.get());
 }
 
@@ -249,6 +309,8 @@ TEST_CASE("muon_update wants master weights beside bf16", "[muon]" ON_DEVICE) {
     Cuda cuda;
     OnDevice<bf16> x(cuda, 8);
     OnDevice<float> y(cuda, 8);
-    CHECK(contains(error_of([&] { muon_update<bf16>(cuda, x.data, nullptr, x.data, y.data, 1, 8, kStep, nullptr); }),
+    CHECK(contains(error_of([&] {
+                       muon_update<bf16>(cuda, x.data, nullptr, x.data, y.data, nullptr, nullptr, 1, 8, kStep, nullptr);
+                   }),
                    "internal"));
 }

@@ -225,6 +225,15 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
         config.muon_equal_rows = config.muon_cautious = "true";
         CHECK((config.chosen_recipe().rules.muon.equal_rows && config.chosen_recipe().rules.muon.cautious));
     }
+    RunFlags control;
+    CHECK(control.chosen_recipe().rules.muon.norms == MuonNorms::none);
+    for (const auto& [name, norms] : {std::pair{"hyperball", MuonNorms::hyperball},
+                                      {"floor", MuonNorms::floor},
+                                      {"row-floor", MuonNorms::row_floor}}) {
+        control.muon_norms = name, control.muon_floor = 0.5, control.muon_radius = 2;
+        const MuonConfig muon = control.chosen_recipe().rules.muon;
+        CHECK((muon.norms == norms && muon.floor == 0.5 && muon.radius == 2));
+    }
     // A constant momentum stays constant.
     RunFlags config;
     config.muon_momentum = 0.5, config.muon_momentum_warmup_steps = 10;

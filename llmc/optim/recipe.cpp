@@ -96,7 +96,8 @@ Schedule Recipe::schedule(int64_t steps) const {
             .min = learning_rate * final_fraction,
             .warmup_steps = warmup_steps,
             .steps = steps,
-            .decay_fraction = decay_fraction};
+            .decay_fraction = decay_fraction,
+            .decay_power = decay_power};
 }
 
 Rates Recipe::rates(int64_t step, int64_t steps) const {
@@ -116,6 +117,7 @@ Rates Recipe::rates(int64_t step, int64_t steps) const {
 std::string Recipe::schedule_text() const {
     std::string text = format("learning rate: %s, %ld steps of warm-up, ", schedule_kind.c_str(), warmup_steps);
     if (decays_late()) text += format("down in the last %g of all steps, ", decay_fraction);
+    if (schedule_kind == "powercool") text += format("as what is left of them to the power of %g, ", decay_power);
     text += format("to %g of the largest; gradients %s", final_fraction,
                    grad_clip > 0 ? format("clipped to a norm of %g", grad_clip).c_str() : "not clipped");
     if (momentum.warmup_steps > 0)

@@ -28,6 +28,7 @@ struct Recipe {
     std::string schedule_kind = "trapezoid";
     int64_t warmup_steps = 0;
     double decay_fraction = 0, final_fraction = 0;
+    double decay_power = 1.2;  // Schedule::decay_power
     MomentumSchedule momentum;
     bool cosine_muon_decay = false;  // Muon's weight decay goes to 0 as a cosine; else it is constant
 
@@ -46,7 +47,9 @@ struct Recipe {
     Schedule schedule(int64_t steps) const;
     Rates rates(int64_t step, int64_t steps) const;
     // The learning rate falls only at the end, in decay_fraction of all steps.
-    bool decays_late() const { return schedule_kind == "wsd" || schedule_kind == "trapezoid"; }
+    bool decays_late() const {
+        return schedule_kind == "wsd" || schedule_kind == "trapezoid" || schedule_kind == "powercool";
+    }
     // The schedules in a sentence, and one line per group; as Markdown, a table, in which equal groups share a row.
     std::string table(bool markdown = false) const;
     // The same in two lines, if AdamW updates all groups at one learning rate.

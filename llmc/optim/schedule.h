@@ -9,9 +9,10 @@ The learning rate at each step, counted from 0. max is the peak learning rate:
   wsd         max until the last decay_fraction of all steps, then down to min as 1 - sqrt(q), q the fraction of the
               decay that is done (Haegele et al., 2024, arXiv:2405.18392)
   trapezoid   the same, but down as 1 - q
+  powercool   the same, but down as (1 - q)^decay_power        (KellerJordan/modded-nanogpt, track 3, #287, with 1.2)
 
 and two more schedules: Muon's momentum, which rises linearly from `start` to `peak` in its own warmup_steps, and falls
-linearly to `end` while wsd and trapezoid decay; and a weight decay that ends at 0,
+linearly to `end` while these three decay; and a weight decay that ends at 0,
 
   cosine_to_zero    (1 + cos(pi step / steps)) / 2
 */
@@ -23,16 +24,16 @@ linearly to `end` while wsd and trapezoid decay; and a weight decay that ends at
 #include "llmc/base/check.h"  // ensure
 
 struct Schedule {
-    std::string kind = "cosine";  // cosine, linear, constant, wsd or trapezoid
+    std::string kind = "cosine";  // cosine, linear, constant, wsd, trapezoid or powercool
     double max = 3e-4, min = 0;
     int64_t warmup_steps = 0, steps = 1;
-    double decay_fraction = 0.2;  // of wsd and trapezoid
+    double decay_fraction = 0.2;  // of wsd, trapezoid and powercool
+    double decay_power = 1.2;     // of powercool
 
-    // The number of steps at the end in which wsd and trapezoid decay. trapezoid rounds halves to even, as nanochat
-    // does.
+    // The number of steps at the end in which these decay. wsd rounds halves up, the others to even, as nanochat does.
     double decay_steps() const {
         const double exact = decay_fraction * double(steps);
-        return std::max(1.0, kind == "trapezoid" ? std::nearbyint(exact) : std::round(exact));
+        return std::max(1.0, kind == "wsd" ? std::round(exact) : std::nearbyint(exact));
     }
     // The fraction of these that is done.
     double decayed(int64_t step) const {
@@ -47,8 +48,9 @@ inline double learning_rate(const Schedule& s, int64_t step) {
     if (s.kind == "cosine") return s.min + (s.max - s.min) * 0.5 * (1 + std::cos(M_PI * p));
     if (s.kind == "linear") return s.max + (s.min - s.max) * p;
     if (s.kind == "constant") return s.max;
-    if (s.kind == "trapezoid") {
-        const double left = std::clamp(double(s.steps - step) / s.decay_steps(), 0.0, 1.0);
+    if (s.kind == "trapezoid" || s.kind == "powercool") {
+        double left = std::clamp(double(s.steps - step) / s.decay_steps(), 0.0, 1.0);
+        if (s.kind == "powercool") left = std::pow(left, s.decay_power);
         return left * s.max + (1 - left) * s.min;
     }
     ensure(s.kind == "wsd");

@@ -52,8 +52,8 @@ std::string by_new_names(const std::string& json) {
 // The flag whose file has this line; "": it is a flag itself.
 static const char* file_of(const std::string& name) {
     static const std::set<std::string> of_recipe = {
-        "adam-eps",       "embedding-learning-rate", "unembedding-learning-rate", "scalar-learning-rate", "outer-lr",
-        "outer-momentum", "scale-hyperparameters",   "window-warmup-steps",       "schedule-by"};
+        "adam-eps", "decay-power",    "embedding-learning-rate", "unembedding-learning-rate", "scalar-learning-rate",
+        "outer-lr", "outer-momentum", "scale-hyperparameters",   "window-warmup-steps",       "schedule-by"};
     static const std::set<std::string> of_config = {
         "async-checkpoint", "checkpoint-to", "profile-steps", "temperature", "top-k",   "top-p",
         "fp8-amax-history", "peak-flops",    "max-restarts",  "bucket-mb",   "overlap", "io-timeout"};
@@ -154,15 +154,17 @@ std::vector<Field> RunFlags::fields() {
                 {"optimizer", "scalar-learning-rate", &scalar_learning_rate,
                  "peak learning rate of the x0 lambdas; residual lambdas, norm weights and biases scale with it"}),
             Field{"optimizer", "lr-schedule", &lr_schedule, "learning-rate schedule after warm-up"}.one_of(
-                {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid"}),
+                {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid", "powercool"}),
             or_recipe({"optimizer", "warmup-steps", &warmup_steps,
                        "steps of linear warm-up (recipe: the recipe's, at most a tenth of the run's first --steps)"}),
             or_recipe(
                 {"optimizer", "final-lr-fraction", &final_lr_fraction, "final learning rate as a fraction of the peak"},
                 1),
             or_recipe({"optimizer", "decay-fraction", &decay_fraction,
-                       "fraction of all steps in which wsd and trapezoid decay"},
+                       "fraction of all steps in which wsd, trapezoid and powercool decay"},
                       1),
+            or_recipe({"optimizer", "decay-power", &decay_power,
+                       "powercool: the power of what is left of these steps, 1.2 in all recipes; 1: trapezoid"}),
             or_recipe({"optimizer", "beta1", &beta1, "AdamW: decay of the first moment"}, kBelowOne),
             or_recipe({"optimizer", "beta2", &beta2, "AdamW: decay of the second moment"}, kBelowOne),
             or_recipe(
@@ -177,7 +179,7 @@ std::vector<Field> RunFlags::fields() {
             or_recipe({"optimizer", "muon-momentum-start", &muon_momentum_start, "Muon: momentum at the first step"},
                       kBelowOne),
             or_recipe({"optimizer", "muon-momentum-end", &muon_momentum_end,
-                       "Muon: momentum at the last step, reached while wsd and trapezoid decay"},
+                       "Muon: momentum at the last step, reached while wsd, trapezoid and powercool decay"},
                       kBelowOne),
             or_recipe({"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}),
             Field{"optimizer", "muon-weight-decay-schedule", &muon_weight_decay_schedule,
@@ -583,6 +585,7 @@ Recipe RunFlags::chosen_recipe() const {
     if (steps) r.warmup_steps = std::min(r.warmup_steps, *steps / 10);
     replace(r.warmup_steps, warmup_steps);
     replace(r.final_fraction, final_lr_fraction), replace(r.decay_fraction, decay_fraction);
+    replace(r.decay_power, decay_power);
     replace(r.grad_clip, grad_clip);
 
     MuonConfig& muon = r.rules.muon;

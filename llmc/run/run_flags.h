@@ -53,7 +53,7 @@ struct RunFlags {
     // "recipe", or no value: that of the recipe (chosen_recipe).
     std::string recipe = "model", optimizer = "recipe", lr_schedule = "recipe", moments = "fp32";
     std::optional<double> learning_rate, embedding_learning_rate, unembedding_learning_rate, scalar_learning_rate,
-        final_lr_fraction, decay_fraction, grad_clip;
+        final_lr_fraction, decay_fraction, decay_power, grad_clip;
     std::optional<int64_t> warmup_steps;
     std::optional<double> beta1, beta2, adam_eps, weight_decay;
     std::optional<double> muon_learning_rate, muon_momentum, muon_momentum_start, muon_momentum_end, muon_weight_decay,

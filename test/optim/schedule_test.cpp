@@ -62,8 +62,24 @@ TEST_CASE("wsd: constant, then down as one minus the root in the last fifth", "[
         CHECK(learning_rate(of("wsd"), step + 1) < learning_rate(of("wsd"), step));
 }
 
+TEST_CASE("powercool: constant, then what is left to a power", "[schedule]") {
+    Schedule schedule = of("powercool");
+    check_rate(schedule, 88, 1);  // 22 steps of decay: from 88 to 110
+    check_rate(schedule, 99, 0.1 + 0.9 * std::pow(0.5, 1.2));
+    check_rate(schedule, 110, 0.1);
+    check_rate(schedule, 100000, 0.1);
+    schedule.decay_power = 2;
+    check_rate(schedule, 99, 0.1 + 0.9 * 0.25);
+    check_rate(schedule, 109, 0.1 + 0.9 / 484);
+    schedule.decay_power = 1;
+    for (int64_t step = 0; step <= 110; step++)
+        CHECK(learning_rate(schedule, step) == learning_rate(of("trapezoid"), step));
+    // Muon's momentum follows: half of the way.
+    CHECK(momentum_at({.start = 1, .peak = 0.75, .end = 0.25}, schedule, 99) == 0.5);
+}
+
 TEST_CASE("without warm-up, and with nothing but warm-up", "[schedule]") {
-    for (const std::string kind : {"cosine", "linear", "constant", "wsd"}) {
+    for (const std::string kind : {"cosine", "linear", "constant", "wsd", "powercool"}) {
         Schedule schedule = of(kind);
         schedule.warmup_steps = 0;
         check_rate(schedule, 0, 1);
@@ -85,4 +101,10 @@ TEST_CASE("the flags say what the schedule is", "[schedule]") {
     CHECK(schedule.warmup_steps == 3);
     CHECK(schedule.steps == 50);
     CHECK(schedule.decay_fraction == 0.5);
+    CHECK(schedule.decay_power == 1.2);
+    config.lr_schedule = "powercool", config.decay_power = 1.5;
+    CHECK(config.chosen_recipe().schedule(50).decay_power == 1.5);
+    CHECK(contains(config.chosen_recipe().schedule_text(),
+                   "powercool, 3 steps of warm-up, down in the last 0.5 of all steps, as what is left of them to the "
+                   "power of 1.5, to 0.25 "));
 }

@@ -565,7 +565,7 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     refused({{"learning-rate", "0"}}, {"--learning-rate 0 learns nothing"});
     refused({{"learning-rate", "nan"}}, {"--learning-rate nan: expected recipe or a number of at least 0"});
     refused({{"lr-schedule", "step"}},
-            {"--lr-schedule step: expected one of recipe, cosine, linear, constant, wsd, trapezoid"});
+            {"--lr-schedule step: expected one of recipe, cosine, linear, constant, wsd, trapezoid, powercool"});
     refused({{"keep", "0"}}, {"--keep 0: expected an integer of at least 1"});
     refused({{"lr-schedule", "wsd"}, {"warmup-steps", "17"}}, {"--warmup-steps 17 and the last --decay-fraction 0.2"});
     refused({{"warmup-steps", "21"}}, {"--warmup-steps 21 is more than --steps 20", "lower one or raise the other"});

@@ -91,6 +91,7 @@ ASSUMED = r"""
 #include "llmc/cuda/quantize.cuh"
 #include "llmc/cuda/rmsnorm.cuh"
 #include "llmc/cuda/symmetric_matmul.cuh"
+#include "llmc/cuda/weight_average.cuh"
 #include "llmc/cuda/weight_hash.cuh"
 void row(const char* kernel, long threads, size_t shared_bytes, long blocks) {
     std::printf("%s\t%ld\t%zu\t%ld\n", kernel, threads, shared_bytes, blocks);
@@ -107,6 +108,7 @@ int main() {
     row("adamw_kernel", kAdamWThreads, 0, kAdamWBlocksPerSm);
     row("absmax_kernel", kAbsmaxThreads, 0, kAbsmaxBlocksPerSm);
     row("squares_kernel", kNormThreads, 0, kNormBlocksPerSm);
+    row("average_weights_kernel", kAverageThreads, 0, kAverageBlocksPerSm);
     row("weight_hash_kernel", kHashThreads, 0, kHashBlocksPerSm);
     row("cross_entropy_kernel", kEntropyThreads, 0, 2);
     row("attention_decode_kernel", kDecodeThreads, 0, 2);

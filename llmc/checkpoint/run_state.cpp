@@ -22,6 +22,7 @@ void RunState::check(const std::string& path) const {
     within("best_step", best.step, -1, step);
     within("worse_since_best", best.worse, 0, kMostSteps);
     within("validated_step", best.counted_step, 0, step);
+    within("average_since", average_since, -1, step);
     const std::vector<int64_t> of_islands = numbers_in(island_updates);
     require(island_updates.empty() || !of_islands.empty(),
             "%s: island_updates is '%s': expected numbers; use another checkpoint", path.c_str(),

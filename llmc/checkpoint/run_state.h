@@ -14,7 +14,9 @@ The content of a training checkpoint, from which a run resumes bit-exactly. It l
 Tensors of the optimizer's state have the layout of parameters.h: (out, in), with the padding of the vocabulary.
 
   NAME.PARAMETER             the state tensors of the parameter's update rule (AdamW: the moments m and v)
-  master.PARAMETER           master weights, if weights are bf16 and have them (not with --memory lean)
+  average.PARAMETER          with tail-average; not if it is what model.safetensors has, in fp32
+  master.PARAMETER           master weights, if weights are bf16 and have them (not with --memory lean), or if
+                             model.safetensors has averages
   outer_momentum.PARAMETER   with islands
   outer_error.PARAMETER      with islands that round what they send
   fp8_amax                   with delayed scaling in FP8: update_amax's state (llmc/ops/quantize.h)
@@ -75,6 +77,7 @@ struct RunState {
     // with it; on another number it measures again.
     std::string micro_batches = "";
     BestLoss best = {};
+    int64_t average_since = -1;  // the first step after which weights were averaged (Recipe::averages); -1: none so far
     std::string island_updates = "";  // of every island, "12,11"; empty: all ranks train together
 
     // `updates` of an island. If the saved run had n islands, island k continues from island k mod n.
@@ -102,6 +105,7 @@ struct RunState {
                 {"", "worse_since_best", &best.worse, ""},
                 {"", "validated_step", &best.counted_step, ""},
                 {"", "validated_key", &best.key, ""},
+                {"", "average_since", &average_since, ""},
                 {"", "island_updates", &island_updates, ""}};
     }
 };
@@ -157,6 +161,7 @@ struct StatePart {
     bool on_host = false;   // rather than in the device's memory
     bool of_all = false;    // equal on all islands; the first one saves it
     bool of_ranks = false;  // equal on all ranks of an island; its first rank saves it
+    bool is_average = false;
 
     int64_t size() const { return end - begin; }
     bool is_weight() const { return name.starts_with(kMaster); }
@@ -179,14 +184,18 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
         const UpdateRule& rule = optimizer.rule(piece);
         for (size_t k = 0; k < rule.state.size(); k++) {
             const StateRange range = optimizer.range(k, piece);
+            const bool is_average = rule.state[k].is_average;
+            const bool is_weight = is_average && std::is_same_v<T, float> && optimizer.shows_averages();
             if (range.size() > 0)
-                visit(StatePart{.name = prefix + rule.state[k].name + "." + name,
+                visit(StatePart{.name = (is_weight ? kMaster : prefix + rule.state[k].name + ".") + name,
                                 .begin = range.begin,
                                 .end = range.end,
                                 .parameter = piece.parameter,
                                 .data = own ? optimizer.state_data(k, i) : nullptr,
                                 .dtype = optimizer.state_dtype(k, piece),
-                                .on_host = optimizer.is_offloaded()});
+                                .on_host = optimizer.is_offloaded(),
+                                .of_all = is_weight,
+                                .is_average = is_average});
         }
         if (optimizer.has_masters())
             visit(StatePart{.name = kMaster + name,

@@ -59,7 +59,6 @@ public:
           model_(model),
           log_(log),
           sharded_(sharded),
-          parts_(saved_parts(sharded_, ranks.rank)),
           placement_(Placement::all_shared(ranks.world_size)) {}
     ~Saver() {  // the threads use the members
         if (writing_.valid()) writing_.wait();
@@ -105,7 +104,12 @@ public:
         best_ = flags_.save_best ? state.best.step : -1;
         state_json_ = to_json(state.fields(), 2) + "\n";
         flags_json_ = to_json(flags.fields(), 2) + "\n";
-        on_first_rank(ranks_, [&] { files_.emplace(flags_.out_dir, step_); });
+        on_first_rank(ranks_, [&] {
+            std::vector<std::vector<Tensor>> all;
+            for (int r = 0; r < ranks_.world_size; r++) all.push_back(tensors_of(saved_parts(sharded_, r)));
+            index_json_ = shard_index(kOptimizerStem, all);
+            files_.emplace(flags_.out_dir, step_);
+        });
         if (ranks_.world_size > 1) {
             const std::string name = ranks_.broadcast(files_ ? files_->name() : "");
             if (!files_ && !placement_.is_sent(ranks_.rank)) files_.emplace(flags_.out_dir, name);
@@ -173,7 +177,6 @@ private:
     Gpt<Device, T>& model_;
     RunLog& log_;  // writes on rank 0 only
     const ShardedState<Device, T> sharded_;
-    const std::vector<StatePart> parts_;  // the content of this rank's file
     Placement placement_;
     bool best_is_unknown_ = false;
     int64_t saved_step_ = -1;  // the last step that is saved or being saved
@@ -184,7 +187,7 @@ private:
 
     int64_t step_ = 0, best_ = -1;  // best: the step to mark as the best
     std::chrono::steady_clock::time_point began_;
-    std::string state_json_, flags_json_;
+    std::string state_json_, flags_json_, index_json_;
     std::optional<typename Device::HostCopies> copies_;
     std::vector<T> weights_;                       // the whole model, on rank 0
     std::vector<char> state_;                      // the data of tensors_, one after the other
@@ -215,7 +218,7 @@ private:
             weights_.resize(size_t(model_.parameters.learned_size()));
             copies_->add(weights_.data(), model_.weights.data, weights_.size() * sizeof(T));
         }
-        std::vector<StatePart> parts = parts_;
+        std::vector<StatePart> parts = saved_parts(sharded_, ranks_.rank);
         size_t size = 0;
         const auto bytes = [](const StatePart& part) { return size_t(part.size()) * size_of(part.dtype); };
         const auto is_copied = [&](const StatePart& part) { return !(waits && part.on_host); };
@@ -266,9 +269,7 @@ private:
     }
 
     void write_texts() {
-        std::vector<std::vector<Tensor>> all;
-        for (int r = 0; r < ranks_.world_size; r++) all.push_back(tensors_of(saved_parts(sharded_, r)));
-        files_->add_text(std::string(kOptimizerStem) + ".safetensors.index.json", shard_index(kOptimizerStem, all));
+        files_->add_text(std::string(kOptimizerStem) + ".safetensors.index.json", index_json_);
         files_->add_text("config.json", model_config(model_.shape, kType, tokens_.ids));
         if (model_.shape.lora.is_on()) files_->add_text(kAdapterConfig, adapter_config(model_.shape, flags_.init_from));
         for (const auto& [name, text] : tokens_.files) files_->add_text(name, text);

@@ -28,6 +28,7 @@
 #include "llmc/cpu/sum_ranks.h"
 #include "llmc/cpu/swiglu.h"
 #include "llmc/cpu/value_embedding.h"
+#include "llmc/cpu/weight_average.h"
 #include "llmc/cpu/weight_hash.h"
 
 namespace {
@@ -106,6 +107,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.swiglu_backward = swiglu_backward;
     o.value_embedding_forward = value_embedding_forward;
     o.value_embedding_backward = value_embedding_backward;
+    o.average_weights = average_weights;
     o.add_hash = add_hash;
     return o;
 }

@@ -4,6 +4,7 @@
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/cuda/muon.cuh"
 #include "llmc/cuda/step_scalars.cuh"
+#include "llmc/cuda/weight_average.cuh"
 #include "llmc/cuda/weight_hash.cuh"
 
 CUDA_OPS(AdamwOps, .adamw_update = adamw_update, .adamw_update_bf16 = adamw_update)
@@ -12,4 +13,5 @@ CUDA_OPS(MuonOps, .muon_row = muon_row<T>, .muon_momentum = muon_momentum, .muon
          .muon_normalize = muon_normalize, .muon_squares = muon_squares, .muon_scales = muon_scales,
          .muon_lifts = muon_lifts, .muon_update = muon_update)
 CUDA_OPS_OF(StepScalarsOps<Cuda>, .add_mean_loss = add_mean_loss, .decide_step = decide_step)
+CUDA_OPS_OF(WeightAverageOps<Cuda>, .average_weights = average_weights)
 CUDA_OPS(WeightHashOps, .add_hash = add_hash)

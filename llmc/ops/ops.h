@@ -34,6 +34,7 @@ the instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
 #include "llmc/ops/step_scalars.h"
 #include "llmc/ops/swiglu.h"
 #include "llmc/ops/value_embedding.h"
+#include "llmc/ops/weight_average.h"
 #include "llmc/ops/weight_hash.h"
 
 // All families in one table.
@@ -48,4 +49,4 @@ using Ops =
             MatmulFp8Ops<Device, T>, MuonOps<Device, T>, NewtonSchulzOps<Device, T>, QkRmsnormOps<Device, T>,
             QuantizeOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>, RmsnormOps<Device, T>,
             RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>, SwigluOps<Device, T>,
-            ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;
+            ValueEmbeddingOps<Device, T>, WeightAverageOps<Device>, WeightHashOps<Device, T>>;

@@ -5,8 +5,11 @@
 
 struct AdamWRule : RuleWithoutWorkspace {
     // The first and the second moment.
-    inline static const UpdateRule value{
-        .name = "adamw", .title = "AdamW", .has_eps = true, .state = {{"m"}, {"v"}}, .batch_elements = kAnyElements};
+    inline static const UpdateRule value{.name = "adamw",
+                                         .title = "AdamW",
+                                         .has_eps = true,
+                                         .state = {{"m"}, {"v"}, kAverage},
+                                         .batch_elements = kAnyElements};
 
     template <class Device, class T>
     static void update(const UpdateBatch<Device, T>& batch) {

@@ -20,7 +20,8 @@ struct MuonRule {
                   {"radius",
                    [](int64_t, int64_t, const OptimizerConfig& config) {
                        return int64_t(config.muon.norms == MuonNorms::hyperball);
-                   }}},
+                   }},
+                  kAverage},
         .batch_elements = int64_t(1) << 25,
         // Matrices during orthogonalization; squared norms of rows, of rows or columns, and their scales.
         .scratch_bytes = [](int64_t n, int64_t rows, int64_t cols, size_t weight_size) {

@@ -18,6 +18,7 @@ piece by the rule of its group (update_rules.h):
 #include "llmc/model/parameters.h"    // ParameterList, Buffer
 #include "llmc/ops/ops.h"             // Ops
 #include "llmc/ops/step_scalars.h"    // StepScalars
+#include "llmc/ops/weight_average.h"  // WeightAverage
 #include "llmc/optim/offload.h"       // OffloadedState
 #include "llmc/optim/sharding.h"      // ShardingPlan, ShardPiece, whole_plan
 #include "llmc/optim/state_layout.h"  // StateLayout, StateRange
@@ -109,6 +110,41 @@ public:
                 }
     }
 
+    // With OptimizerConfig::averages: sets the weights that this rank owns to their averages, or back to the bits of
+    // before. Meanwhile, fp32 weights, which are their own master weights, lie where their averages were.
+    void show_averages(Buffer<Device, T>& weights, bool shown) {
+        finish_copies();
+        std::vector<float> values, others;
+        const auto copy = [&](std::vector<float>& to, const float* from, int64_t n, bool on_host) {
+            to.resize(size_t(n));
+            if (on_host)
+                std::copy_n(from, n, to.data());
+            else
+                copy_to_host(device, to.data(), from, n);
+        };
+        for (size_t i = 0; i < pieces().size(); i++) {
+            const ShardPiece& piece = pieces()[i];
+            T* const weight = weights.data + parameter(piece).offset + piece.begin;
+            float* const average = state(rule(piece).average(), i);
+            const int64_t n = piece.size();
+            if constexpr (std::is_same_v<T, float>) {
+                copy(values, weight, n, false), copy(others, average, n, is_offloaded());
+                copy_to_device(device, weight, others.data(), n);
+                if (is_offloaded())
+                    std::copy_n(values.data(), n, average);
+                else
+                    copy_to_device(device, average, values.data(), n);
+            } else {
+                copy(values, shown ? average : master_weights(i), n, is_offloaded());
+                std::vector<T> rounded(values.size());
+                std::transform(values.begin(), values.end(), rounded.begin(), [](float x) { return to_bf16(x); });
+                copy_to_device(device, weight, rounded.data(), n);
+            }
+        }
+        shows_averages_ = shown;
+    }
+    bool shows_averages() const { return shows_averages_; }
+
     // `scalars` as UpdateBatch::scalars. If the state is offloaded, from the last bucket to the first.
     void update(size_t bucket, Buffer<Device, T>& weights, const float* shard, const Rates& rates,
                 const StepScalars* scalars) {
@@ -148,6 +184,8 @@ private:
     std::vector<char*> scratch_[UpdateRules::size];
     std::vector<UpdatePiece<T>> updated_;  // every piece, but for its place in weights and gradients
     std::vector<UpdatePiece<T>> batch_;    // of the call under way
+    std::vector<WeightAverage> averages_;  // of the same
+    bool shows_averages_ = false;
 
     // Of this rank's shard.
     int64_t first_element(size_t bucket) const {
@@ -173,6 +211,15 @@ private:
                                                               .config = config,
                                                               .rates = rates,
                                                               .scalars = scalars});
+        if (rates.average == 0) return;
+        averages_.clear();
+        const size_t average = UpdateRules::values()[batch.rule]->average();
+        for (const UpdatePiece<T>& piece : batch_) {
+            const float* weight = piece.master_weight;
+            if constexpr (std::is_same_v<T, float>) weight = piece.weight;
+            averages_.push_back({piece.template state_as<float>(average), weight, piece.size});
+        }
+        op.average_weights(device, averages_.data(), int64_t(averages_.size()), rates.average);
     }
     void move_to_device(UpdatePiece<T>& piece) const {
         for (size_t k = 0; k < kMostStateTensors; k++)

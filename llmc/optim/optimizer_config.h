@@ -43,6 +43,7 @@ struct MuonConfig {
 struct Rates {
     std::array<double, kNumParameterGroups> groups;  // learning rates
     double muon, muon_momentum, muon_weight_decay;
+    double average = 0;  // by how much averages of the weights move to those after the step; 0: none
 };
 
 struct OptimizerConfig {
@@ -57,6 +58,7 @@ struct OptimizerConfig {
     // State and master weights lie in host memory, and a stage of up to this many elements at a time is copied to the
     // device and back (offload.h); 0: they lie in the device's memory.
     int64_t stage_elements = 0;
+    bool averages = false;  // the state has averages of the weights, which need fp32 weights
 
     GroupRule& rule(ParameterGroup group) { return groups[size_t(group)]; }
     const GroupRule& rule(ParameterGroup group) const { return groups[size_t(group)]; }

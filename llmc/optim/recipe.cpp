@@ -124,6 +124,7 @@ std::string Recipe::schedule_text() const {
         text += format("; Muon's momentum from %g to %g in %ld steps, then with the rate to %g", momentum.start,
                        momentum.peak, momentum.warmup_steps, momentum.end);
     if (cosine_muon_decay) text += "; Muon's weight decay to 0 as a cosine";
+    if (tail_average > 0) text += format("; weights averaged over the last %g of all steps", tail_average);
     return text;
 }
 

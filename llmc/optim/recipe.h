@@ -13,6 +13,8 @@ width and run length (llmc/run/scaling.h).
   stage-a    the baseline of modded-nanogpt's track 3: plain Muon, AdamW, 30% of the steps flat and then down to zero
 */
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +34,10 @@ struct Recipe {
     MomentumSchedule momentum;
     bool cosine_muon_decay = false;  // Muon's weight decay goes to 0 as a cosine; else it is constant
 
+    // In the last tail_average of all steps the weights are averaged, forgetting with a time constant of average_memory
+    // of these steps. The average is what is evaluated and exported. 0: the weights of the last step are.
+    double tail_average = 0, average_memory = 0.25;
+
     double grad_clip = 0;        // largest global norm of the gradient; 0: none
     bool always_scaled = false;  // by batch size, width and run length, even without scale-hyperparameters
 
@@ -46,6 +52,14 @@ struct Recipe {
 
     Schedule schedule(int64_t steps) const;
     Rates rates(int64_t step, int64_t steps) const;
+    // Whether weights are averaged after a step, and Rates::average when n steps have been.
+    bool averages(int64_t step, int64_t steps) const {
+        return tail_average > 0 && step >= steps - averaged_steps(steps);
+    }
+    int64_t averaged_steps(int64_t steps) const { return std::llround(tail_average * double(steps)); }
+    double average_rate(int64_t n, int64_t steps) const {
+        return std::max(1 / double(n + 1), 1 / std::max(1., average_memory * double(averaged_steps(steps))));
+    }
     // The learning rate falls only at the end, in decay_fraction of all steps.
     bool decays_late() const {
         return schedule_kind == "wsd" || schedule_kind == "trapezoid" || schedule_kind == "powercool";

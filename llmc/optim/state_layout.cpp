@@ -20,7 +20,8 @@ size_t aligned_sum(const std::vector<size_t>& bytes) {
 StateRange state_range(size_t tensor, const ShardPiece& piece, const Parameter& parameter,
                        const OptimizerConfig& config) {
     const UpdateRule& rule = update_rule(config.rule(parameter.group).name);
-    if (!rule.state[tensor].matrix_size) return {piece.begin, piece.end};
+    if (!rule.state[tensor].matrix_size)
+        return {piece.begin, piece.begin + rule.state_size(tensor, piece.size(), piece.rows, piece.cols, config)};
     int64_t begin = 0, at = 0;
     for (const int64_t rows : parameter.matrix_rows) {
         if (at == piece.begin) break;
@@ -131,7 +132,8 @@ int64_t state_bytes(const ParameterList& list, const ShardingPlan& plan, int ran
         const UpdateRule& rule = update_rule(config.rule(list.parameters[piece.parameter].group).name);
         size_t of_element = master_weights && config.master_weights ? sizeof(float) : 0;
         for (size_t k = 0; k < rule.state.size(); k++)
-            if (!rule.state[k].matrix_size) of_element += size_of(rule.state_dtype(k, config));
+            if (!rule.state[k].matrix_size)
+                of_element += size_t(rule.state_size(k, 1, 0, 0, config)) * size_of(rule.state_dtype(k, config));
         bytes += aligned_elements(piece.size()) * int64_t(of_element);
     }
     return bytes;

@@ -32,7 +32,12 @@ struct StateTensor {
     std::string name;  // in checkpoints, where "m" is the tensor "m.wte.weight" of the parameter "wte.weight"
     // The number of elements for a matrix (rows, cols), for rules that update whole matrices. Null: one per element.
     int64_t (*matrix_size)(int64_t rows, int64_t cols, const OptimizerConfig&) = nullptr;
+    bool is_average = false;  // of the weights, in fp32: kAverage
 };
+
+// The last tensor of each rule: the average of the weights over the end of a run. It has elements if
+// OptimizerConfig::averages; the Optimizer updates it, not the rule.
+inline const StateTensor kAverage{.name = "average", .is_average = true};
 
 struct UpdateRule {
     std::string name;   // in flags and in GroupRule: "adamw"
@@ -49,13 +54,17 @@ struct UpdateRule {
     // Buffers are shared by all batches: each is as large as the largest needs. Null: none.
     std::vector<size_t> (*scratch_bytes)(int64_t n, int64_t rows, int64_t cols, size_t weight_size) = nullptr;
 
+    size_t average() const { return state.size() - 1; }  // kAverage in `state`
+
     // Elements of a state tensor for a matrix, or for a piece of `size` elements that is not a matrix.
     int64_t state_size(size_t tensor, int64_t size, int64_t rows, int64_t cols, const OptimizerConfig& config) const {
         const auto matrix_size = state[tensor].matrix_size;
+        if (state[tensor].is_average && !config.averages) return 0;
         return matrix_size ? matrix_size(rows, cols, config) : size;
     }
     DType state_dtype(size_t tensor, const OptimizerConfig& config) const {
-        return config.bf16_moments && !state[tensor].matrix_size ? DType::bf16 : DType::f32;
+        const bool is_moment = !state[tensor].matrix_size && !state[tensor].is_average;
+        return config.bf16_moments && is_moment ? DType::bf16 : DType::f32;
     }
 };
 

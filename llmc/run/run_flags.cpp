@@ -59,6 +59,7 @@ static const char* file_of(const std::string& name) {
         "fp8-amax-history", "peak-flops",    "max-restarts",  "bucket-mb",   "overlap", "io-timeout"};
     if (of_config.contains(name)) return "config";
     const bool is_of_recipe = of_recipe.contains(name) || name.starts_with("reference-") ||
+                              name.starts_with("tail-average") ||
                               (name.starts_with("muon-") && name != "muon-learning-rate");
     return is_of_recipe ? "recipe" : "";
 }
@@ -209,6 +210,13 @@ std::vector<Field> RunFlags::fields() {
                 {"polar-express", "quintic"}),
             Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}.from(1,
                                                                                                                     50),
+            Field{"optimizer", "tail-average", &tail_average,
+                  "average the weights over this last fraction of all steps, 4 bytes per parameter; the average is "
+                  "validated, and exported from checkpoints (0: none)"}
+                .from(0, 1),
+            Field{"optimizer", "tail-average-memory", &tail_average_memory,
+                  "the average's time constant, as a fraction of those steps"}
+                .from(0, 1),
             {"optimizer", "scale-hyperparameters", &scale_hyperparameters,
              "scale learning rates and weight decays from the reference batch size and length to this run's; --recipe "
              "nanochat always does"},
@@ -503,6 +511,8 @@ void RunFlags::validate() const {
     require(patience == 0 || val_every > 0,
             "--patience %ld counts validations during the run, and --val-every is 0: give the steps between them",
             patience);
+    require(!lean() || tail_average == 0,
+            "tail-average: the average is of fp32 weights, which --memory lean does not have: leave one of them out");
     if (islands_of_run() > 0) {
         require(shard_ranks == 0,
                 "--islands and --shard-ranks: an island shards the optimizer's state among all of its ranks; leave "
@@ -612,6 +622,7 @@ Recipe RunFlags::chosen_recipe() const {
     muon.floor = muon_floor, muon.radius = muon_radius;
     muon.newton_schulz = muon_coefficients == "quintic" ? NewtonSchulzOptions::quintic(muon_iterations)
                                                         : NewtonSchulzOptions::polar_express(muon_iterations);
+    r.tail_average = tail_average, r.average_memory = tail_average_memory, r.rules.averages = tail_average > 0;
     r.rules.bf16_moments = moments == "bf16" || lean(), r.rules.master_weights = !lean(), r.rules.seed = uint64_t(seed);
     r.rules.stage_elements = stage_elements();
     return r;

@@ -65,6 +65,7 @@ struct RunFlags {
     std::string muon_norms = "free";
     double muon_floor = 0.35, muon_radius = 1;
     int muon_iterations = 5;
+    double tail_average = 0, tail_average_memory = 0.25;
     double dropout = 0;
     int lora_rank = 0;
     double lora_alpha = 8;

@@ -94,26 +94,25 @@ public:
 
     void save() override {
         // While steps are being skipped the weights may be ruined, and saving them would prune a good checkpoint.
-        if (!saver_->is_saved(state_.step) && state_.skipped_in_a_row == 0)
-            saver_->save(whole_state(), asked(), !flags_.async_checkpoint);
+        if (!saver_->is_saved(state_.step) && state_.skipped_in_a_row == 0) save_now(!flags_.async_checkpoint);
     }
 
     void validate() override {
-        const bool is_best = evaluation_->validate();
+        bool is_best = false;
+        with_averages([&] { is_best = evaluation_->validate(); });
         end_.apply_votes(evaluation_->is_stopped(), false);  // as all ranks know
-        if (is_best && flags_.save_best && !saver_->save_as_best(state_.step))
-            saver_->save(whole_state(), asked(), !flags_.async_checkpoint);
+        if (is_best && flags_.save_best && !saver_->save_as_best(state_.step)) save_now(!flags_.async_checkpoint);
     }
 
     bool is_out_of_patience() const override { return end_.is_out_of_patience() && under_way() == 0; }
     bool is_told_to_stop() const override { return end_.stop_reason() != nullptr; }
     void score_tasks() override {
         if (is_told_to_stop()) return;
-        evaluation_->score_tasks();
+        with_averages([&] { evaluation_->score_tasks(); });
         end_.apply_votes(evaluation_->is_stopped(), false);
     }
     void show_sample() override {
-        if (!is_told_to_stop()) evaluation_->show_sample();
+        if (!is_told_to_stop()) with_averages([&] { evaluation_->show_sample(); });
     }
 
     void finish() override {
@@ -124,7 +123,7 @@ public:
             if (saver_->is_saved(state_.step))
                 saver_->finish();
             else
-                saver_->save(whole_state(), asked(), true);
+                save_now(true);
         }
         if (flags_.evaluates() || !is_stopped_) {
             if (!evaluation_->has_validated(state_.step)) validate();
@@ -354,8 +353,15 @@ private:
         start.data = data_->train->state();
         const double training_s = world_.is_alone() ? state_.training_s : agreed_training_s_;  // the same on all ranks
         start.schedule_step = config_.schedule_step(next, training_s);
-        stepper_->start(*data_->train, config_.recipe.rates(start.schedule_step, config_.steps), votes(),
-                        world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0, next);
+        const Recipe& recipe = config_.recipe;
+        Rates rates = recipe.rates(start.schedule_step, config_.steps);
+        int64_t& since = state_.average_since;
+        if (!recipe.averages(start.schedule_step, config_.steps))
+            since = -1;
+        else if (since < 0)
+            since = next;
+        if (since >= 0) rates.average = recipe.average_rate(next - since, config_.steps);
+        stepper_->start(*data_->train, rates, votes(), world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0, next);
         start.cropped = data_->cropped();
         model_->set_windows(1);
     }
@@ -463,7 +469,25 @@ private:
         if (!flags_.results.empty() && world_.is_first()) append_result(flags_.results, asked(), summary(), status);
     }
 
+    // Calls work() with the averages in place of the weights, on all ranks, if there are averages.
+    template <class Work>
+    void with_averages(Work&& work) {
+        const int64_t since = optimizer_->config.averages ? state_.average_since : -1;
+        if (since < 0 || state_.step <= since) return work();
+        const auto show = [&](bool shown) {
+            optimizer_->show_averages(model_->weights, shown);
+            gather_weights(comm_, optimizer_->plan, model_->weights);
+        };
+        show(true);
+        work();
+        show(false);
+    }
+
     // ---- saving
+
+    void save_now(bool and_wait) {
+        with_averages([&] { saver_->save(whole_state(), asked(), and_wait); });
+    }
 
     // The run ends by this error.
     void save_last_step(const Error& error) {

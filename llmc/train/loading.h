@@ -74,9 +74,10 @@ struct TensorSource {
     const StoredModel& model;
     const ShardedTensors* state = nullptr;  // null: only weights
 
-    // Reads any rank's part. If the saved run had n islands, island k continues from island k mod n. Some state starts
-    // from zeros: the outer momentum if the saved run had none, the outer errors if the number of islands has changed,
-    // and delayed scaling's history if its length or the layers have changed.
+    // Reads any rank's part. If the saved run had n islands, island k continues from island k mod n. Averages are the
+    // model's weights unless the state has them. Some state starts from zeros: the outer momentum if the saved run had
+    // none, the outer errors if the number of islands has changed, and delayed scaling's history if its length or the
+    // layers have changed.
     void read(const ParameterList& list, const IslandPlace& place, int rank, const StatePart& part, float* to) const {
         const int64_t begin = part.begin, end = part.end;
         if (part.is_weight() && !(state && state->has(part.name)))
@@ -85,6 +86,7 @@ struct TensorSource {
         const std::string own = island_prefix(place.island_of(rank));
         const std::string base = part.of_all ? part.name : part.name.substr(own.size());
         const std::string name = part.of_all ? base : island_prefix(place.island_of(rank) % before) + base;
+        if (part.is_average && !state->has(name)) return model.read(list.parameters[part.parameter], begin, end, to);
         const bool is_error = base.starts_with(kOuterError);
         const bool is_missing = base == kAmax ? state->size_of(name) != end : !state->has(name);
         if ((is_error || base == kAmax || base.starts_with(kOuterMomentum)) &&

@@ -203,7 +203,9 @@ std::map<std::string, Floats> trained_family(const Recipe& recipe, int world_siz
             for (int64_t k = 0; k < list.parameters[i].size(); k++)
                 gradients.at(list.parameters[i])[k] = value(i + 7, k, step + 1);
         const StepScalars scalars{.updates = step + 1, .applied = 1};
-        for (auto& optimizer : optimizers) optimizer->update(weights, gradients, recipe.rates(step, steps), &scalars);
+        Rates rates = recipe.rates(step, steps);
+        if (recipe.rules.averages) rates.average = 1 / double(step + 1);
+        for (auto& optimizer : optimizers) optimizer->update(weights, gradients, rates, &scalars);
     }
     std::map<std::string, Floats> all;
     for (const Parameter& p : list) all[p.name] = Floats(weights.at(p), weights.at(p) + p.size());
@@ -242,11 +244,12 @@ TEST_CASE("weights and state of all groups have the same bits on any number of r
     for (size_t i = 0; i < 2 * cases.size(); i++) {
         const auto& [name, optimizer] = cases[i / 2];
         Recipe recipe = find_recipe(name);
-        recipe.rules.bf16_moments = i % 2 == 1, recipe.rules.seed = 5;
+        recipe.rules.bf16_moments = recipe.rules.averages = i % 2 == 1, recipe.rules.seed = 5;
         if (i % 2 == 1) recipe.rules.muon.norms = MuonNorms::hyperball;
         recipe.set_optimizer(optimizer), recipe.warmup_steps = 2;
         recipe.momentum.warmup_steps = std::min<int64_t>(recipe.momentum.warmup_steps, 3);
         const auto alone = trained_family(recipe, 1, 6);
+        CHECK(alone.contains("average.wte.weight") == recipe.rules.averages);
         for (const auto& [tensor, values] : alone)
             for (const float value : values)
                 if (!std::isfinite(value)) FAIL(tensor);

@@ -246,6 +246,21 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
     CHECK(config.chosen_recipe().muon());
 }
 
+TEST_CASE("averages over the last steps: a copy, a mean, and then a time constant", "[recipe]") {
+    RunFlags config;
+    CHECK(!config.chosen_recipe().averages(99, 100));
+    CHECK(!config.chosen_recipe().rules.averages);
+    config.tail_average = 0.25, config.tail_average_memory = 0.2;
+    const Recipe recipe = config.chosen_recipe();
+    CHECK(recipe.rules.averages);
+    CHECK((!recipe.averages(74, 100) && recipe.averages(75, 100) && recipe.averages(100, 100)));
+    CHECK((recipe.average_rate(0, 100) == 1 && recipe.average_rate(1, 100) == 0.5));
+    CHECK((recipe.average_rate(4, 100) == 0.2 && recipe.average_rate(24, 100) == 0.2));
+    CHECK(recipe.average_rate(7, 4) == 1);  // one step, of which a fifth is remembered
+    config.memory = "lean";
+    CHECK(contains(error_of([&] { config.validate(); }), "2: tail-average: the average is of fp32 weights"));
+}
+
 TEST_CASE("what a recipe cannot be told", "[recipe]") {
     const auto error = [](const std::function<void(RunFlags&)>& change) {
         RunFlags config;

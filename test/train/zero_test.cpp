@@ -56,6 +56,54 @@ TEST_CASE("recipes have the same bits at any number of ranks", "[zero]") {
     }
 }
 
+TEST_CASE("averages of the last weights are what is validated and exported, and runs go on from the weights themselves",
+          "[zero]") {
+    const TinyRuns runs;
+    for (const std::string dtype : {"fp32", "bf16"}) {
+        const FlagMap plain = with(kEight, {{"optimizer", "muon"},
+                                            {"muon-norms", "hyperball"},
+                                            {"dtype", dtype},
+                                            {"steps", "12"},
+                                            {"val-every", "4"}});
+        const FlagMap flags = with(
+            plain, {{"checkpoint-every", "1"}, {"keep", "20"}, {"tail-average", "0.5"}, {"tail-average-memory", "1"}});
+        must_succeed(runs.train("plain" + dtype, plain));
+        must_succeed(runs.train("one" + dtype, flags));
+        const std::string one = runs.path("one" + dtype);
+        CHECK(losses_in(one) == losses_in(runs.path("plain" + dtype)));
+        const auto vals = records_in(one, "val"), plain_vals = records_in(runs.path("plain" + dtype), "val");
+        REQUIRE((vals.size() == 3 && plain_vals.size() == 3));
+        for (const size_t i : {0, 1, 2}) CHECK((vals[i].substr(0, 60) == plain_vals[i].substr(0, 60)) == (i == 0));
+        // The weights of steps 7 to 12, of each of which half a unit of difference, product and sum may be lost.
+        auto last = tensors_in(step_folder(one, 12));
+        const auto plain_last = tensors_in(step_folder(runs.path("plain" + dtype), 12));
+        const std::string name = "wpe.weight", raw = "master." + name;
+        CHECK(last.at(raw) == plain_last.at(dtype == "fp32" ? name : raw));
+        std::vector<double> sum(last.at(name).size());
+        for (int step = 7; step <= 12; step++) {
+            const Floats weights = tensors_in(step_folder(one, step)).at(raw);
+            for (size_t i = 0; i < sum.size(); i++) sum[i] += double(weights[i]) / 6;
+        }
+        const Floats mean(sum.begin(), sum.end());
+        check_close("the average", last.at(dtype == "fp32" ? name : "average." + name), mean, 6 * 1.5 * kEpsF32);
+        check_close("the model", last.at(name), mean, (dtype == "fp32" ? 0 : kEpsBf16) + 6 * 1.5 * kEpsF32);
+
+        for (const std::string ranks : {"2", "4"}) {
+            INFO(dtype << " on " << ranks << " ranks");
+            must_succeed(runs.train(dtype + ranks, with(flags, {{"virtual-ranks", ranks}})));
+            CHECK(tensor_difference(step_folder(runs.path(dtype + ranks), 12), step_folder(one, 12)) == "");
+            CHECK(records_in(runs.path(dtype + ranks), "val")[2].substr(0, 60) == vals[2].substr(0, 60));
+        }
+        for (const int from : {6, 7, 9}) {
+            INFO(dtype << " from step " << from);
+            const std::string out = dtype + "from" + std::to_string(from);
+            must_succeed(run(
+                command_of({{"resume", step_folder(one, from)}, {"out-dir", runs.path(out)}, {"virtual-ranks", "2"}})));
+            CHECK(tensor_difference(step_folder(runs.path(out), 12), step_folder(one, 12)) == "");
+        }
+    }
+}
+
 // Grouped heads, a layer more without value embeddings than with them, lambdas of one element, gates of one row.
 static FlagMap whole_model(const std::string& architecture) {
     return with(kEight, {{"architecture", architecture},

@@ -48,6 +48,8 @@ STRETCHED = [
     dict(rope_parameters=LLAMA3 | {"rope_theta": 500.0}), dict(rope_scaling=LLAMA3),
     dict(rope_scaling=LLAMA3, rope_theta=500.0, rope_parameters={"rope_type": "default", "rope_theta": 1e3}),
     dict(rope_scaling=LLAMA3 | {"rope_theta": 70.0}, rope_theta=500.0, rope_parameters=PLAIN),
+    dict(rope_parameters=YARN), dict(rope_scaling=YARN | {"beta_fast": 4, "beta_slow": 0.25}),
+    dict(rope_scaling={"type": "yarn", "factor": 2.0, "attention_factor": 1.25, "beta_fast": None, "truncate": True}),
 ]  # fmt: skip
 FOLLOWED_LLAMA = [
     dict(rms_norm_eps=0.01), dict(num_key_value_heads=1), dict(num_key_value_heads=4), dict(intermediate_size=32),
@@ -86,7 +88,8 @@ REFUSED_ALL = [
 ]  # fmt: skip
 REFUSED_LLAMA = [
     *REFUSED_ALL, dict(hidden_act="gelu"), dict(attention_bias=True), dict(rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}),
-    dict(rope_parameters=YARN), dict(rope_scaling={"type": "linear", "factor": 2.0}), dict(rope_parameters={FULL: PLAIN, SLIDING: PLAIN}),
+    dict(rope_parameters=YARN | {"truncate": False}), dict(rope_parameters=YARN | {"mscale": 1.0}),
+    dict(rope_scaling={"type": "linear", "factor": 2.0}), dict(rope_parameters={FULL: PLAIN, SLIDING: PLAIN}),
     dict(original_max_position_embeddings=32),
 ]  # fmt: skip
 REFUSED_WINDOW = [*REFUSED_LLAMA, dict(mlp_bias=True), dict(final_logit_softcapping=2.0), dict(layer_types=["chunked_attention"] * 3), dict(sliding_window=1, use_sliding_window=True)]
@@ -102,7 +105,7 @@ REFUSED = {
     "qwen2": [*REFUSED_WINDOW, NO_WINDOW],
     "qwen3": [*REFUSED_WINDOW, NO_WINDOW],
     "smollm3": [*REFUSED_WINDOW, NO_WINDOW, dict(no_rope_layers=[1, 1, 2])],
-    "nanochat": [*REFUSED_LLAMA, dict(rope_parameters=LLAMA3), dict(head_dim=16), dict(sliding_window=5), dict(layer_types=[FULL] * 3)],
+    "nanochat": [*REFUSED_LLAMA, dict(rope_parameters=LLAMA3), dict(rope_parameters=YARN), dict(head_dim=16), dict(sliding_window=5), dict(layer_types=[FULL] * 3)],
 }  # fmt: skip
 # All at once. vocab_size, initializer_range, model_type and return_dict would change more than the model.
 HARMLESS_ALL = dict(

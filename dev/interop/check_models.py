@@ -69,6 +69,7 @@ LLAMA_31 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
 
 WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]
@@ -101,6 +102,8 @@ def make_models():
         ("nanochat", transformers.NanoChatForCausalLM(nanochat), {}),
         # With heads wider than C / heads, with narrower ones, and with a last layer whose window differs from the others'.
         ("llama31", grouped("Llama", head_dim=32, rope_parameters=LLAMA_31), {}),
+        ("yarn", grouped("Llama", head_dim=32, rope_parameters=YARN), {}),
+        ("qwen3_yarn", grouped("Qwen3", rope_parameters=YARN | {"attention_factor": 1.5, "beta_fast": 8.0}), {}),
         ("mistral", grouped("Mistral", sliding_window=9), {}),
         ("ministral", grouped("Ministral", head_dim=16, sliding_window=9, layer_types=WINDOWS), {}),
         ("qwen2", grouped("Qwen2"), {}),
@@ -135,6 +138,10 @@ OURS = {
         HS=20, norm="rmsnorm", eps=1e-6, biases=False, qkv_biases=True, qk_rmsnorm=True, positions="rotary", base=500.0,
         scaling=(8.0, 1.0, 4.0, 32.0), rotary_layers="RN", windows=(5, 5, 5, 5), mlp="swiglu", tied=False, smear=True,
     ),
+    "ours-yarn": dict(
+        HS=20, norm="rmsnorm", eps=1e-6, biases=False, positions="rotary", base=50.0, qk_scale=1.2, score_scale=0.3,
+        scaling=(4.0, 0.1, 2.0, 32.0, "yarn"), mlp="swiglu", tied=False,
+    ),
     "ours-mixed": dict(max_T=64, lambdas=True, smear=True, windows=(-1, 5, -1, -1), mlp="swiglu"),
 }  # fmt: skip
 
@@ -154,8 +161,8 @@ def our_folder(folder, c):
         "backout": c.backout, "softcap-kind": c.softcap, "softcap": c.cap,
     }  # fmt: skip
     if c.scaling:
-        names = ("rotary-factor", "rotary-low-turns", "rotary-high-turns", "rotary-original-length")
-        config |= dict(zip(names, c.scaling, strict=True))
+        names = ("rotary-factor", "rotary-low-turns", "rotary-high-turns", "rotary-original-length", "rotary-scaling")
+        config |= dict(zip(names, c.scaling, strict=False))
     params = {}
     for name, shape in reference.shapes(c).items():
         is_gain = len(shape) == 1 and (name.endswith("weight") or "lambda" in name)

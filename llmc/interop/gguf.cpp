@@ -76,9 +76,11 @@ const Kind& kind_of(const GptShape& s) {
             "--format gguf: this model has layers that see a window of short-window %ld, and llama.cpp has none for "
             "it; %s",
             s.architecture.short_window, export_advice(s));
-    require(found->stretches || s.architecture.rotary.scaling.factor == 1,
-            "--format gguf: this model has rotary-factor = %g, which llama.cpp takes of Llamas alone; %s",
-            s.architecture.rotary.scaling.factor, export_advice(s));
+    const RotaryScaling& scaling = s.architecture.rotary.scaling;
+    require(scaling.factor == 1 || (found->stretches && !scaling.is_yarn()),
+            "--format gguf: this model has rotary-factor = %g, which it takes of Llamas with rotary-scaling = llama3 "
+            "alone; %s",
+            scaling.factor, export_advice(s));
     Architecture built_in = s.architecture;
     built_in.rotary_layers = found->rotary_layers;
     for (int64_t l = 0; l < s.num_layers; l++)
@@ -145,8 +147,10 @@ std::vector<float> divisors_of(const GptShape& s) {
     const RotaryOptions& rotary = s.architecture.rotary;
     std::vector<float> divisors;
     for (int64_t j = 0; j < s.head_size() / 2; j++) {
-        const double frequency = std::pow(rotary.base, -2 * double(j) / double(s.head_size()));
-        divisors.push_back(float(frequency / rotary.scaling.scaled(frequency)));
+        const auto frequency = [&](const RotaryScaling& scaling) {
+            return scaling.frequency(j, s.head_size(), rotary.base);
+        };
+        divisors.push_back(float(frequency({}) / frequency(rotary.scaling)));
     }
     return divisors;
 }

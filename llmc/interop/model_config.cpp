@@ -74,6 +74,7 @@ size_t llama_kind_of(const GptShape& s) {
     base.tied_head = a.tied_head;
     base.rotary.base = a.rotary.base;
     base.rotary.scaling = a.rotary.scaling;
+    if (a.rotary.scaling.is_yarn()) base.rotary.scale = a.rotary.scale;
     base.qkv_biases = a.qkv_biases;
     base.qk_rmsnorm = a.qk_rmsnorm;
     base.rotary_layers = a.rotary_layers;
@@ -252,27 +253,37 @@ void read_rotation(const ConfigReader& config, RotaryOptions& rotary, int64_t po
     const OrderedJson& rope = config.value(name);
     config.expect(rope.is_object(), name, "an object");
     const OrderedJson type = rope.value("rope_type", rope.value("type", OrderedJson("default")));
-    config.expect(type == "default" || type == "llama3", name, "rope_type default or llama3");
+    const bool is_yarn = type == "yarn";
+    config.expect(type == "default" || type == "llama3" || is_yarn, name, "rope_type default, llama3 or yarn");
     const auto number = [&](const char* field, double otherwise) {
-        if (!rope.contains(field)) config.expect(otherwise > 0, name, format("a number \"%s\"", field).c_str());
-        return rope.contains(field) ? config.positive(rope[field], field) : otherwise;
+        const bool has = rope.contains(field) && !(is_yarn && rope[field].is_null());
+        if (!has) config.expect(otherwise > 0, name, format("a number \"%s\"", field).c_str());
+        return has ? config.positive(rope[field], field) : otherwise;
     };
     rotary.base = number("rope_theta", rotary.base);
     std::set<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
     config.expect(number("partial_rotary_factor", 1) == 1, name, "partial_rotary_factor 1");
-    if (type == "llama3") {
+    if (type != "default") {
+        const char *const low = is_yarn ? "beta_slow" : "low_freq_factor", *const high = is_yarn ? "beta_fast"
+                                                                                                 : "high_freq_factor";
         rotary.scaling = {.factor = number("factor", 0),
-                          .low_turns = number("low_freq_factor", 0),
-                          .high_turns = number("high_freq_factor", 0),
-                          .original_length = number("original_max_position_embeddings", double(positions))};
+                          .low_turns = number(low, is_yarn ? 1 : 0),
+                          .high_turns = number(high, is_yarn ? 32 : 0),
+                          .original_length = number("original_max_position_embeddings", double(positions)),
+                          .kind = is_yarn ? RotaryScaling::Kind::yarn : RotaryScaling::Kind::llama3};
         const RotaryScaling& s = rotary.scaling;
         config.expect(s.factor >= 1 && s.factor <= kMostFactor, name, "a factor from 1 to 1e6");
         config.expect(s.low_turns < s.high_turns && s.high_turns <= kMostFactor, name,
-                      "low_freq_factor below high_freq_factor, at most 1e6");
+                      format("%s below %s, at most 1e6", low, high).c_str());
         config.expect(s.original_length >= 1 && s.original_length <= kMostLength, name,
                       "original_max_position_embeddings from 1 to 1e9");
+        known.insert({"factor", low, high, "original_max_position_embeddings"});
+        if (is_yarn) {
+            rotary.scale = float(number("attention_factor", RotaryScaling::yarn_scale(s.factor)));
+            config.expect(!rope.contains("truncate") || rope["truncate"] == true, name, "truncate true");
+            known.insert({"attention_factor", "truncate"});
+        }
         if (s.factor == 1) rotary.scaling = {};
-        known.insert({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
     }
     for (const auto& [field, value] : rope.items())
         config.expect(known.count(field) > 0, name, format("no field \"%s\"", field.c_str()).c_str());
@@ -387,8 +398,8 @@ GptShape read_nanochat(const ConfigReader& config) {
     static constexpr LlamaKind kNanochat = {"nanochat", "NanoChatForCausalLM", {0, 0, 2048, 1e4, false}, {true, false}};
     read_sizes(config, s, kNanochat);
     config.expect(s.query_channels() == s.channels, "head_dim", "hidden_size / num_attention_heads");
-    config.expect(a.rotary.scaling.factor == 1, config.has("rope_scaling") ? "rope_scaling" : "rope_parameters",
-                  "rope_type default");
+    config.expect(a.rotary.scaling.factor == 1 && a.rotary.scale == 1,
+                  config.has("rope_scaling") ? "rope_scaling" : "rope_parameters", "rope_type default");
     a.rotary.eps = float(a.norm_eps);
     a.softcap.limit = float(config.number("final_logit_softcapping", 15));
     if (config.is_null("final_logit_softcapping")) a.softcap = {};
@@ -449,12 +460,14 @@ OrderedJson llama_config(const GptShape& s) {
     if (kind.has_bias_fields[0]) config["attention_bias"] = false;
     if (kind.has_bias_fields[1]) config["mlp_bias"] = false;
     if (const RotaryScaling& scaling = a.rotary.scaling; scaling.factor != 1) {
-        config["rope_scaling"] = {{"rope_type", "llama3"},
+        const bool is_yarn = scaling.is_yarn();
+        config["rope_scaling"] = {{"rope_type", is_yarn ? "yarn" : "llama3"},
                                   {"rope_theta", a.rotary.base},
                                   {"factor", scaling.factor},
-                                  {"low_freq_factor", scaling.low_turns},
-                                  {"high_freq_factor", scaling.high_turns},
+                                  {is_yarn ? "beta_slow" : "low_freq_factor", scaling.low_turns},
+                                  {is_yarn ? "beta_fast" : "high_freq_factor", scaling.high_turns},
                                   {"original_max_position_embeddings", scaling.original_length}};
+        if (is_yarn) config["rope_scaling"]["attention_factor"] = a.rotary.scale;
         if (const auto whole = int64_t(scaling.original_length); double(whole) == scaling.original_length)
             config["rope_scaling"]["original_max_position_embeddings"] = whole;
         config["rope_parameters"] = config["rope_scaling"];

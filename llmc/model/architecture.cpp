@@ -11,6 +11,7 @@ constexpr double kEpsF32 = 0x1p-23;  // the default epsilon of PyTorch's rms_nor
 constexpr const char* kNorms[] = {"layernorm", "rmsnorm", "plain-rmsnorm"};
 constexpr const char* kMlps[] = {"gelu", "relu-squared", "swiglu"};
 constexpr const char* kSoftcaps[] = {"none", "tanh", "isru"};
+constexpr const char* kScalings[] = {"llama3", "yarn"};
 
 template <class Kind, size_t n>
 Kind kind_named(const char* const (&names)[n], const std::string& name) {
@@ -119,6 +120,7 @@ ArchitectureFields::ArchitectureFields(const Architecture& a)
       mlp(kMlps[int(a.mlp)]),
       positions(a.rotary_positions ? "rotary" : "learned"),
       rotary_layers(a.rotary_layers),
+      rotary_scaling(kScalings[int(a.rotary.scaling.kind)]),
       windows(a.windows),
       softcap_kind(kSoftcaps[int(a.softcap.kind)]),
       norm_eps(a.norm_eps),
@@ -171,10 +173,14 @@ std::vector<Field> ArchitectureFields::fields() {
         {"model",
          "rotary-factor",
          &rotary_factor,
-         "Llama 3.1's scaled RoPE: slow frequencies are divided by this (1: not scaled)",
+         "scaled RoPE: slow frequencies are divided by this (1: not scaled)",
          {},
          1,
          1e6},
+        {"model", "rotary-scaling", &rotary_scaling,
+         "scaled RoPE: Llama 3.1's, or YaRN's, whose attention temperature is qk-scale; with --init-from, yarn and a "
+         "rotary-factor extend the model's --seq-len by that factor",
+         names(kScalings)},
         {"model",
          "rotary-low-turns",
          &rotary_low_turns,
@@ -236,9 +242,10 @@ Architecture ArchitectureFields::architecture() const {
     const size_t wrong = rotary_layers.find_first_not_of("RN");
     require(!rotary_layers.empty() && wrong == std::string::npos,
             "rotary-pattern = %s: expected letters R (rotates) and N (does not), such as RRRN", rotary_layers.c_str());
-    require(rotary_layers.find('N') == std::string::npos || (rotates && !qk_norm && qk_scale == 1),
+    const bool is_yarn = rotary_factor != 1 && rotary_scaling == "yarn";
+    require(rotary_layers.find('N') == std::string::npos || (rotates && !qk_norm && (qk_scale == 1 || is_yarn)),
             "rotary-pattern = %s: layers without a rotation need positions = rotary, and have neither qk-norm, which "
-            "is part of it, nor qk-scale; qk-rmsnorm is free of it",
+            "is part of it, nor qk-scale, unless it is YaRN's; qk-rmsnorm is free of it",
             rotary_layers.c_str());
     require(!qk_norm || !qk_rmsnorm, "qk-norm and qk-rmsnorm: the one has no gain, the other has; leave one out");
     require(rotary_factor == 1 || (rotates && !half_rotary),
@@ -268,7 +275,8 @@ Architecture ArchitectureFields::architecture() const {
                 .scaling = {.factor = rotary_factor,
                             .low_turns = rotary_low_turns,
                             .high_turns = rotary_high_turns,
-                            .original_length = rotary_original_length}};
+                            .original_length = rotary_original_length,
+                            .kind = kind_named<RotaryScaling::Kind>(kScalings, rotary_scaling)}};
     if (rotary_factor == 1) a.rotary.scaling = {};
     a.rotary_layers = rotary_layers;
     a.qk_rmsnorm = qk_rmsnorm;

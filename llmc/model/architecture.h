@@ -86,7 +86,7 @@ Architecture find_architecture(const std::string& name);
 
 // An Architecture without its InitRules as named fields: the form of checkpoints and of the flags that change parts.
 struct ArchitectureFields {
-    std::string norm, mlp, positions, rotary_layers, windows, softcap_kind;
+    std::string norm, mlp, positions, rotary_layers, rotary_scaling, windows, softcap_kind;
     double norm_eps, rotary_base, rotary_factor, rotary_low_turns, rotary_high_turns, rotary_original_length, qk_scale,
         qk_eps, score_scale, softcap;
     int64_t short_window;

@@ -126,6 +126,25 @@ std::string ModelConfig::architecture_name() const {
     return "gpt2";
 }
 
+GptShape ModelConfig::extended(GptShape s) const {
+    ArchitectureFields parts(s.architecture);
+    RotaryOptions& rotary = s.architecture.rotary;
+    if (rotary.scaling.factor != 1 || !s.architecture.rotary_positions) return s;
+    const std::vector<Field> fields = parts.fields();
+    for (size_t i = 0; i < fields.size(); i++)
+        if (const std::string name = fields[i].name; name == "rotary-factor" || name == "rotary-scaling")
+            if (changes[i] != kUnchanged) set_field(fields[i], changes[i], name + " = " + changes[i]);
+    if (parts.rotary_factor == 1 || parts.rotary_scaling != "yarn") return s;
+    rotary.scaling = {.factor = parts.rotary_factor,
+                      .low_turns = 1,
+                      .high_turns = 32,
+                      .original_length = double(s.max_seq_len),
+                      .kind = RotaryScaling::Kind::yarn};
+    rotary.scale *= float(RotaryScaling::yarn_scale(parts.rotary_factor));
+    s.max_seq_len = int64_t(double(s.max_seq_len) * parts.rotary_factor);
+    return s;
+}
+
 void ModelConfig::follow(const GptShape& s) {
     if (model != "custom" || depth > 0) return;
     const auto take = [](int& to, int64_t from) {

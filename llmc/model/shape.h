@@ -124,6 +124,9 @@ struct ModelConfig {
     ModelConfig();
     std::vector<Field> fields();
     std::string architecture_name() const;
+    // An existing model, with a longer context if rotary-scaling = yarn and a rotary-factor are given: the positions
+    // times the factor, and YaRN's own values of the rest. Else the model as it is.
+    GptShape extended(GptShape shape) const;
     // Sets the sizes and parts that no flag gives to those of an existing model.
     void follow(const GptShape& shape);
     // The default recipe for this architecture (llmc/optim/recipe.h).

@@ -23,21 +23,41 @@ the rotation.
 #include "llmc/base/check.h"     // require
 #include "llmc/ops/attention.h"  // AttentionShape
 
-// Llama 3.1's scaling of frequencies for longer contexts (Grattafiori et al., 2024, arXiv:2407.21783; "llama3" in
-// transformers). Frequencies with fewer than low_turns turns in original_length positions are divided by the factor,
-// those with more than high_turns are unchanged. In between, the multiplier goes from 1/factor to 1 linearly with the
-// number of turns.
+// Scaled frequencies for longer contexts, by the names of transformers: llama3 is Llama 3.1's (Grattafiori et al., 2024,
+// arXiv:2407.21783), yarn is YaRN's (Peng et al., 2023, arXiv:2309.00071), whose other half is RotaryOptions::scale.
+// Frequencies with fewer than low_turns turns in original_length positions are divided by the factor, those with more
+// than high_turns are unchanged. In between, the multiplier goes from 1/factor to 1: llama3 linearly with the number of
+// turns, yarn linearly with the frequency's index j, from and to whole ones, as YaRN's program and transformers do (the
+// paper's formula is llama3's).
 struct RotaryScaling {
+    enum class Kind { llama3, yarn };
     double factor = 1;  // 1: none
     double low_turns = 1, high_turns = 4;
     double original_length = 8192;
+    Kind kind = Kind::llama3;
 
-    double scaled(double frequency) const {
-        if (factor == 1) return frequency;
-        const double turns = original_length * frequency / (2 * 3.14159265358979323846);
-        const double kept = std::clamp((turns - low_turns) / (high_turns - low_turns), 0., 1.);
-        return (1 - kept) * frequency / factor + kept * frequency;
+    // Frequency j of HS/2, base^(-2j / HS).
+    double frequency(int64_t j, int64_t HS, double base) const {
+        const double whole = std::pow(base, -2 * double(j) / double(HS));
+        if (factor == 1) return whole;
+        constexpr double kTurn = 2 * 3.14159265358979323846;
+        double kept;
+        if (kind == Kind::yarn) {
+            // The index, no integer, of the frequency with so many turns.
+            const auto index_of = [&](double turns) {
+                return double(HS) * std::log(original_length / (turns * kTurn)) / (2 * std::log(base));
+            };
+            const double first = std::max(std::floor(index_of(high_turns)), 0.);
+            const double last = std::min(std::ceil(index_of(low_turns)), double(HS - 1));
+            kept = 1 - std::clamp((double(j) - first) / (first == last ? 0.001 : last - first), 0., 1.);
+        } else {
+            kept = std::clamp((original_length * whole / kTurn - low_turns) / (high_turns - low_turns), 0., 1.);
+        }
+        return (1 - kept) * whole / factor + kept * whole;
     }
+    bool is_yarn() const { return factor != 1 && kind == Kind::yarn; }
+    // YaRN's attention temperature: what it multiplies queries and keys by.
+    static double yarn_scale(double factor) { return 1 + 0.1 * std::log(std::max(factor, 1.)); }
     bool operator==(const RotaryScaling&) const = default;
 };
 
@@ -60,10 +80,12 @@ inline std::vector<float> rotary_table(int64_t T, int64_t HS, const RotaryOption
     require(HS % (options.half_truncated ? 4 : 2) == 0, "head size %ld: rotary positions need a multiple of %d",
             long(HS), options.half_truncated ? 4 : 2);
     const int64_t half = HS / 2, turning = options.half_truncated ? HS / 4 : half;
-    const double steps = options.half_truncated ? double(std::max<int64_t>(turning - 1, 1)) : double(half);
+    const double steps = double(std::max<int64_t>(turning - 1, 1));  // of half_truncated
     std::vector<float> table(size_t(T * HS));
     for (int64_t j = 0; j < half; j++) {
-        const double frequency = j < turning ? options.scaling.scaled(std::pow(options.base, -double(j) / steps)) : 0;
+        const double frequency = j >= turning             ? 0
+                                 : options.half_truncated ? std::pow(options.base, -double(j) / steps)
+                                                          : options.scaling.frequency(j, HS, options.base);
         for (int64_t t = 0; t < T; t++) {
             const double angle = double(t) * frequency;
             table[size_t(t * HS + j)] = float(std::cos(angle));

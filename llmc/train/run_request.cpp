@@ -272,7 +272,7 @@ void open_source(RunRequest& request, Ranks& ranks) {
         if (!request.source) request.source = std::make_shared<const StoredModel>(path, true);
     });
     const RunFlags before = flags;
-    flags.model.follow(request.source->shape());
+    flags.model.follow(flags.model.extended(request.source->shape()));
     note_changes(flags, before, flags.init_from);
     const std::string tokenizer = request.source->tokenizer_path();
     const bool has_data = flags.trains() || (flags.evaluates() && !flags.val_data.empty());
@@ -458,14 +458,24 @@ GptShape find_shape(const RunRequest& request, int64_t tokenizer_vocab_size) {
     ModelConfig asked = request.flags.model;
     if (!request.resumed() && !request.source) return asked.shape(tokenizer_vocab_size);
     const std::string& path = request.path();
-    const GptShape stored = request.source
-                                ? request.source->shape()
-                                : checkpoint_shape(request.checkpoint_file("config.json"), path + "/config.json");
-    require(asked.seq_len <= stored.max_seq_len, "--seq-len %d is above the %ld positions of the model in %s",
-            asked.seq_len, stored.max_seq_len, path.c_str());
+    GptShape stored = request.source ? asked.extended(request.source->shape())
+                                     : checkpoint_shape(request.checkpoint_file("config.json"), path + "/config.json");
+    require(
+        asked.seq_len <= stored.max_seq_len, "--seq-len %d is above the %ld positions of the model in %s%s",
+        asked.seq_len, stored.max_seq_len, path.c_str(),
+        request.source && stored.architecture.rotary_positions
+            ? ": lower it, or extend them by the lines rotary-scaling = yarn and rotary-factor in a file for --model"
+            : "");
     if (!asked.vocab_size) asked.vocab_size = int(stored.vocab_size);
     GptShape shape = asked.shape(tokenizer_vocab_size);
     shape.max_seq_len = stored.max_seq_len;  // a model may be trained further on shorter sequences
+    if (request.source && request.source->shape().max_seq_len != stored.max_seq_len) {
+        require(
+            !request.flags.lora().is_on(),
+            "rotary-factor = %g with --lora-rank: adapters keep the positions of their base: train the model itself",
+            shape.architecture.rotary.scaling.factor);
+        stored.architecture.rotary = shape.architecture.rotary;  // YaRN's numbers may be others
+    }
     require(same_model(shape, stored), "%s is of another model: it has %s, and the flags and the data ask for %s",
             path.c_str(), text_of(stored).c_str(), text_of(shape).c_str());
     return stored;

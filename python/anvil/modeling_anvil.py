@@ -25,7 +25,7 @@ CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "
 # What a config.json has that does not name a part: a GPT-2.
 PARTS = {
     "head_dim": 0, "norm": "layernorm", "norm-eps": 1e-5, "biases": True, "qkv-biases": False, "mlp": "gelu", "tied-head": True, "positions": "learned",
-    "rotary-base": 10000.0, "rotary-factor": 1.0, "rotary-low-turns": 1.0, "rotary-high-turns": 4.0,
+    "rotary-base": 10000.0, "rotary-factor": 1.0, "rotary-low-turns": 1.0, "rotary-high-turns": 4.0, "rotary-scaling": "llama3",
     "rotary-original-length": 8192.0, "rotary-pattern": "R", "half-rotary": False, "clockwise-rotary": False, "qk-norm": False,
     "qk-rmsnorm": False, "qk-scale": 1.0, "qk-eps": 2.0**-23, "score-scale": 0.0, "window-pattern": "L",
     "full-last-layer": True, "short-window": 0, "embedding-norm": False,
@@ -34,7 +34,7 @@ PARTS = {
 }  # fmt: skip
 CHOICES = {
     "norm": ("layernorm", "rmsnorm", "plain-rmsnorm"), "mlp": ("gelu", "relu-squared", "swiglu"), "positions": ("learned", "rotary"),
-    "softcap-kind": ("none", "tanh", "isru"),
+    "softcap-kind": ("none", "tanh", "isru"), "rotary-scaling": ("llama3", "yarn"),
 }  # fmt: skip
 # What transformers and other programs write, beside the fields of its own configs, and what changes no result.
 HARMLESS = ("auto_map", "attn_implementation", "attention_dropout", "name_or_path", "tokenizer_class", "tie_word_embeddings")
@@ -133,10 +133,14 @@ def rotary_table(config, positions):
     j = torch.arange(half, dtype=torch.float64, device=positions.device)
     frequencies = torch.where(j < turning, config.part("rotary-base") ** (-j / steps), torch.zeros_like(j))
     factor = config.part("rotary-factor")
-    if factor != 1:  # Llama 3.1's: see llmc/ops/rotary.h
-        turns = config.part("rotary-original-length") * frequencies / (2 * math.pi)
-        low, high = config.part("rotary-low-turns"), config.part("rotary-high-turns")
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
+    if factor != 1:  # see llmc/ops/rotary.h
+        length, low, high = (config.part("rotary-" + name) for name in ("original-length", "low-turns", "high-turns"))
+        if config.part("rotary-scaling") == "yarn":
+            first, last = (HS * math.log(length / (2 * math.pi * n)) / (2 * math.log(config.part("rotary-base"))) for n in (high, low))
+            first, last = max(math.floor(first), 0), min(math.ceil(last), HS - 1)
+            kept = 1 - ((j - first) / (last - first or 0.001)).clamp(0, 1)
+        else:
+            kept = ((length * frequencies / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
         frequencies = (1 - kept) * frequencies / factor + kept * frequencies
     angles = positions[:, None, :, None].double() * frequencies
     return angles.cos().float(), (-angles.sin() if config.part("clockwise-rotary") else angles.sin()).float()

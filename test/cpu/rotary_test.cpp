@@ -19,6 +19,11 @@ static const std::vector<RotaryCase> kCases = {
     {"modded", {2, 5, 2, 2, 64}, {.base = 1024, .half_truncated = true, .clockwise = true, .qk_norm = true}},
     {"scaled", {1, 3, 1, 1, 34}, {.clockwise = true, .scale = 1.5f}},
     {"llama3", {1, 3, 2, 1, 64}, {.base = 5e5, .scaling = {.factor = 8}}},
+    {"yarn",
+     {1, 3, 2, 1, 64},
+     {.base = 5e5,
+      .scale = 1.25f,
+      .scaling = {.factor = 4, .high_turns = 32, .original_length = 4096, .kind = RotaryScaling::Kind::yarn}}},
 };
 
 // The pairs of numbers that turn together keep their length, and no rounding on the way is of anything longer: sums of

@@ -17,7 +17,7 @@ using nlohmann::json;
 namespace {
 
 const std::vector<std::string> kModels = {"gpt2",    "gpt2_bare",      "llama", "llama_tied", "mistral", "nanochat",
-                                          "llama31", "mistral_window", "qwen2", "qwen3",      "smollm3"};
+                                          "llama31", "mistral_window", "qwen2", "qwen3",      "smollm3", "yarn"};
 std::string fixture_folder(const std::string& name) { return "test/fixtures/interop/" + name; }
 
 void put_file(const std::string& path, const std::string& content) {
@@ -126,6 +126,7 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
                    "and this is another model; use --format hf"));
     for (const std::pair<const char*, const char*>& refused :
          {std::pair{"nanochat", "writes GPT-2, Llama, Qwen2, Qwen3 and SmolLM3, and this is another model"},
+          {"yarn", "rotary-factor = 8, which it takes of Llamas with rotary-scaling = llama3 alone"},
           {"mistral_window", "layers that see a window of short-window 2, and llama.cpp has none for it"},
           {"qwen2", "layers that see a window of short-window 1"}}) {
         const StoredModel model(fixture_folder(refused.first));
@@ -479,6 +480,14 @@ TEST_CASE("config.json's rotation, layers and fields are read as transformers re
     CHECK(with("llama", {{"rope_scaling", plain}, {"rope_parameters", llama3}}).architecture.rotary.scaling.factor ==
           1);
 
+    // YaRN's own numbers, and the attention temperature that they imply.
+    const RotaryOptions yarn =
+        with("qwen2", {{"rope_parameters", {{"rope_type", "yarn"}, {"factor", 4}, {"beta_fast", nullptr}}},
+                       {"max_position_embeddings", 96}})
+            .architecture.rotary;
+    CHECK(yarn.scaling == RotaryScaling{4, 1, 32, 96, RotaryScaling::Kind::yarn});
+    CHECK(yarn.scale == float(1 + 0.1 * std::log(4.)));
+
     const json layers = {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", 3}};
     const GptShape mixed = with("mistral", layers);
     CHECK(layer_windows(mixed.architecture, 2, 6) == std::vector<int64_t>{-1, 2});
@@ -569,7 +578,23 @@ TEST_CASE("configs of models that Anvil does not have are refused, and the field
         {"llama", "head_dim", 8, "tensor \"model.layers.0.self_attn.q_proj.weight\" is BF16 [8, 8], expected"},
         {"llama", "head_dim", 7, "\"head_dim\": 7: expected heads of even size"},
         {"llama", "rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}, "expected a number \"low_freq_factor\""},
-        {"llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}, "expected rope_type default or llama3"},
+        {"llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}, "expected rope_type default, llama3 or yarn"},
+        {"yarn",
+         "rope_parameters",
+         {{"rope_type", "yarn"}, {"factor", 8}, {"mscale", 1}},
+         "expected no field \"mscale\""},
+        {"yarn",
+         "rope_parameters",
+         {{"rope_type", "yarn"}, {"factor", 8}, {"truncate", false}},
+         "expected truncate true"},
+        {"yarn",
+         "rope_parameters",
+         {{"rope_type", "yarn"}, {"factor", 8}, {"beta_slow", 32}},
+         "expected beta_slow below beta_fast"},
+        {"nanochat",
+         "rope_parameters",
+         {{"rope_type", "yarn"}, {"factor", 1}, {"attention_factor", 2}},
+         "expected rope_type default"},
         {"llama31",
          "rope_parameters",
          {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}},

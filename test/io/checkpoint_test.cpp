@@ -512,6 +512,7 @@ TEST_CASE("config.json gives back the shape of every model, and every part of it
         changed([](Architecture& a) {
             a.rotary_positions = true, a.rotary.half_truncated = false;
             a.rotary.scaling = {.factor = 7.25, .low_turns = 0.75, .high_turns = 3.5, .original_length = 77};
+            a.rotary.scaling.kind = RotaryScaling::Kind::yarn;
         });
         changed([](Architecture& a) { a.windows = "S", a.short_window = 7, a.full_last_layer = false; });
         shapes.push_back(shape);

@@ -44,6 +44,24 @@ TEST_CASE("a run begins with the weights of a checkpoint of any architecture", "
         must_succeed(runs.resume(more, {{"steps", "3"}, {"init-from", "gone"}}));
         CHECK(checkpoint_steps(runs.path(more)).back() == 3);
     }
+    // YaRN extends a context, for a run that goes on like any other. Adapters keep their base's.
+    const auto extend = [&](const std::string& out, FlagMap flags) {
+        flags.insert({{"init-from", runs.path("llama")}, {"rotary-scaling", "yarn"}, {"rotary-factor", "4"}});
+        return run(command_of(data_flags(runs, out, flags)));
+    };
+    must_succeed(extend("long", {{"seq-len", "48"}, {"steps", "1"}}));
+    const GptShape longer = StoredModel(step_folder(runs.path("long"), 1)).shape();
+    CHECK(longer.max_seq_len == 64);
+    CHECK(longer.architecture.rotary.scaling == RotaryScaling{4, 1, 32, 16, RotaryScaling::Kind::yarn});
+    CHECK(longer.architecture.rotary.scale == float(RotaryScaling::yarn_scale(4)));
+    must_succeed(runs.resume("long", {{"steps", "2"}}));
+    must_succeed(extend("own", {{"rotary-high-turns", "8"}, {"qk-scale", "1"}, {"seq-len", "64"}}));
+    CHECK(StoredModel(step_folder(runs.path("own"), 0)).shape().architecture.rotary.scaling.high_turns == 8);
+    CHECK(contains(extend("adapted", {{"lora-rank", "2"}}).err,
+                   "rotary-factor = 4 with --lora-rank: adapters keep the positions of their base"));
+    CHECK(contains(extend("beyond", {{"seq-len", "65"}}).err, "--seq-len 65 is above the 64 positions"));
+    // Without YaRN a model stays what it is.
+    CHECK(contains(extend("other", {{"rotary-scaling", "llama3"}}).err, "is of another model"));
     // On several ranks, too.
     must_succeed(run(command_of(
         data_flags(runs, "ranks", {{"init-from", runs.path("llama")}, {"virtual-ranks", "2"}, {"batch-size", "1"}}))));

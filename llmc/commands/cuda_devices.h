@@ -54,16 +54,18 @@ DevicePeak peak_of(const Cuda& cuda, const std::string& asked) {
 }
 template <class T>
 size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents = false,
-                       bool learns = true) {
+                       bool learns = true, const NumbersByStep& lengths = {}) {
     const int64_t widest = std::max({s.hidden_rows(), s.qkv_rows(), s.channels});
     size_t most = 0;
-    for (const AttentionShape& shape : attention_shapes(s, B, seq_len, documents))
+    for (const AttentionShape& shape : attention_shapes(s, B, seq_len, documents, lengths))
         most = std::max(most, training_workspace<T>(cuda, B * seq_len, s.channels, widest, shape, learns));
     return most;
 }
 template <class T>
-KernelFacts plan_kernels(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents, bool learns) {
-    return {plan_attention<T>(cuda, attention_shapes(s, B, seq_len, documents), learns), cuda.cublaslt().text()};
+KernelFacts plan_kernels(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents, bool learns,
+                         const NumbersByStep& lengths) {
+    return {plan_attention<T>(cuda, attention_shapes(s, B, seq_len, documents, lengths), learns),
+            cuda.cublaslt().text()};
 }
 inline std::optional<PlanRecord> plans_made(Cuda& cuda) {
     return PlanRecord{.attention = cuda.cudnn_attention().plans_made(),

@@ -197,7 +197,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     }
     plan.flops_per_token = flops_per_token(list, step.T);
     plan.flops = plan.flops_per_token * double(step.num_tokens());
-    plan.tokens = double(plan.config.steps) * double(step.num_tokens());
+    plan.tokens = plan.config.tokens_of(plan.config.steps);
     return plan;
 }
 
@@ -246,8 +246,7 @@ std::string text_of(const RunPlan& plan) {
         "batch: %s\n%s%s\n",
         amount_text(double(plan.num_parameters)).c_str(), s.num_layers, s.num_heads, s.channels, s.vocab_size,
         flags.model.architecture_name().c_str(), amount_text(plan.flops_per_token, "FLOP").c_str(),
-        batch_text(plan.config.step).c_str(), plan.config.derivation.c_str(),
-        plan.sharding.table(plan.state_bytes).c_str());
+        batch_text(plan.config).c_str(), plan.config.derivation.c_str(), plan.sharding.table(plan.state_bytes).c_str());
 
     text += "of the rank that needs most: " + plan.memory.table(size_t(gpu.memory_gb * 1e9));
     text += "\n  " + fit_text(plan) + "\n";

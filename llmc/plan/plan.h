@@ -52,7 +52,7 @@ struct RunPlan {
 
     double tokens_per_s(int i) const { return double(config.step.num_tokens()) / times[i].step_s; }
     double mfu(int i) const { return flops / (times[i].step_s * double(config.step.world_size) * gpu.tflops * 1e12); }
-    double run_s(int i) const { return double(config.steps) * times[i].step_s; }
+    double run_s(int i) const { return tokens / tokens_per_s(i); }
     double usd(int i) const { return run_s(i) / 3600 * double(config.step.world_size) * gpu.usd_per_hour; }
     bool fits() const { return double(memory.total_bytes()) <= gpu.memory_gb * 1e9; }
 };

@@ -1,6 +1,7 @@
 // See run_config.h.
 #include "llmc/run/run_config.h"
 #include <algorithm>
+#include <set>
 #include "llmc/base/check.h"          // require, format
 #include "llmc/base/integers.h"       // nearest_divisors, nearest_multiple
 #include "llmc/base/json.h"           // OrderedJson
@@ -129,6 +130,9 @@ DepthConfig depth_config_of(const RunFlags& flags, const GptShape& shape, int64_
 StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t accumulation,
                    int64_t world_size) {
     const int64_t islands = std::max(1, flags.islands_of_run());
+    int64_t most = accumulation;
+    for (const auto& [first, tokens] : flags.batches())
+        most = std::max(most, tokens / (batch_size * seq_len * world_size));
     return {.B = batch_size,
             .T = seq_len,
             .accumulation = accumulation,
@@ -139,11 +143,12 @@ StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, i
             .gradient_sum = flags.gradient_sum(),
             .zero_stage = flags.sums_in_bf16() ? 2 : flags.zero_stage,
             .bf16_sums = flags.sums_in_bf16(),
-            .noise_scale = flags.noise_scale && (world_size > islands || accumulation > 1),
+            .noise_scale = flags.noise_scale && (world_size > islands || most > 1),
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,
             .graph = flags.cuda_graph,
             .recompute = flags.recomputation(),
+            .most_accumulation = most,
             .islands = islands};
 }
 StepConfig step_of(const RunFlags& flags, const Shares& shares, int rank, int64_t seq_len) {
@@ -218,6 +223,34 @@ Shares shares_of(const RunFlags& flags, const std::vector<int>& batch_sizes, int
     return shares;
 }
 
+// RunConfig::stages. Throws an Error if a micro-batch of every rank does not divide a step.
+std::vector<std::pair<int64_t, StepConfig>> stages_of(const RunFlags& flags, const StepConfig& step) {
+    if (!flags.grows()) return {};
+    const NumbersByStep batches = flags.batches(), lengths = flags.lengths();
+    require(step.step_sequences == 0,
+            "batch-growth and length-growth: all ranks have equal shares of a step: leave them out, or give --balance "
+            "equal and all ranks the same --batch-size");
+    std::set<int64_t> begins = {0};
+    for (const NumbersByStep* numbers : {&batches, &lengths})
+        for (const auto& [first, number] : *numbers) begins.insert(first);
+    std::vector<std::pair<int64_t, StepConfig>> stages;
+    for (const int64_t first : begins) {
+        const int64_t tokens = number_at(batches, first, step.tokens_of_all()), T = number_at(lengths, first, step.T);
+        const int64_t unit = step.tokens_of_all() / step.accumulation;
+        require(
+            tokens % unit == 0,
+            "batch-growth = %s: %ld tokens are not a multiple of a micro-batch of each rank, of %ld tokens together "
+            "(--batch-size %ld): %s",
+            flags.batch_growth.c_str(), tokens, unit, step.B, nearest_totals(tokens, unit).c_str());
+        require(step.T % T == 0, "length-growth = %s: %ld does not divide --seq-len %ld: the nearest that do are %s",
+                flags.length_growth.c_str(), T, step.T, nearest_divisors(step.T, T).c_str());
+        StepConfig how = step;
+        how.accumulation = tokens / unit, how.T = T, how.B = step.B * (step.T / T);
+        stages.push_back({first, how});
+    }
+    return stages;
+}
+
 // The length of a run without --steps, and its source.
 struct Length {
     int64_t steps;
@@ -254,6 +287,7 @@ RunConfig::RunConfig(const Decision& decision, const GptShape& shape, int64_t wo
       shape(shape),
       step(decision.shares.empty() ? step_config(flags, flags.batch_size.value(), flags.seq_len(shape), world_size)
                                    : step_of(flags, decision.shares, rank, flags.seq_len(shape))),
+      stages(stages_of(flags, step)),
       shares(decision.shares.empty() ? equal_shares(world_size, {step.B, step.accumulation}) : decision.shares),
       steps(flags.steps.value()),
       scaling(decision.scaling),
@@ -289,6 +323,17 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
                 "%s sums gradients after each micro-batch, of which all ranks need as many: leave it out, or %s",
                 flags.zero_stage == 1 ? "--memory lean" : "--zero-stage 2", equal);
     }
+    require(
+        !flags.grows() || asked.steps || (!by_depth && flags.target_flops == 0 && flags.target_param_data_ratio == 0),
+        "batch-growth and length-growth: a run's length follows from steps that are all alike only: give --steps");
+    if (const NumbersByStep batches = flags.batches(); !batches.empty() && batches[0].first == 0) {
+        const int64_t total = flags.total_batch_size;
+        require(!by_depth && (total == 0 || total == batches[0].second ||
+                              flags.source_of("total-batch-size") == "the checkpoint"),
+                "batch-growth = %s has a batch for step 0, and so has --%s: leave it out of the list",
+                flags.batch_growth.c_str(), by_depth ? "depth" : "total-batch-size");
+        flags.total_batch_size = batches[0].second, flags.sources["total-batch-size"] = "batch-growth";
+    }
     const int64_t dividing = is_shared ? 1 : world_size;  // the number of ranks that must have equally many sequences
     if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";
     if (flags.schedule_by == "time" && asked.schedule_by == "auto") flags.sources["schedule-by"] = "--time-budget";
@@ -316,6 +361,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
             flags, sizes_differ ? batch_sizes : std::vector<int>(size_t(world_size), *flags.batch_size), seq_len);
     const StepConfig step = is_shared ? step_of(flags, decision.shares, 0, seq_len)
                                       : step_config(flags, *flags.batch_size, seq_len, world_size);
+    const auto stages = stages_of(flags, step);
     // A run that has the flag from a checkpoint continues without it.
     require(!flags.noise_scale || step.noise_scale || flags.sources["noise-scale"] == "the checkpoint",
             "--noise-scale compares the parts of a step, and this step is one micro-batch of one rank: give a smaller "
@@ -337,7 +383,13 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     }
     flags.validate();
     if (!by_depth) {
-        decision.scaling = scaling_of(flags, step.tokens_of_all(), shape.channels);
+        Scaling& scaling = decision.scaling = scaling_of(flags, step.tokens_of_all(), shape.channels);
+        if (!stages.empty()) {
+            RunConfig config;
+            config.step = step, config.stages = stages;
+            scaling.tokens = std::max(scaling.batch, int64_t(config.tokens_of(flags.steps.value_or(0))));
+            if (flags.reference_tokens == 0) scaling.reference_tokens = scaling.tokens;
+        }
         // The recipe's warm-up depends on the number of steps, which is known now.
         if (decision.scaling.asked) decision.derivation += decision.scaling.text(flags.chosen_recipe()) + "\n";
     }
@@ -406,7 +458,12 @@ std::string batch_text(const StepConfig& step) {
 }
 
 std::string batch_text(const RunConfig& config) {
-    if (are_equal(config.shares)) return batch_text(config.step);
+    if (are_equal(config.shares)) {
+        std::string text = batch_text(config.step_at(0));
+        for (const auto& [first, how] : config.stages)
+            if (first > 0) text += format("; from step %ld on ", first) + batch_text(how);
+        return text;
+    }
     return text_of(config.shares, config.step.T) + format(" = %ld tokens per step", config.step.num_tokens());
 }
 

@@ -16,6 +16,8 @@ and number of ranks. Values that were given are kept. The others are derived:
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 #include "llmc/model/shape.h"      // GptShape
 #include "llmc/optim/recipe.h"     // Recipe
 #include "llmc/optim/schedule.h"   // Schedule
@@ -39,7 +41,10 @@ struct Decision {
 struct RunConfig {
     RunFlags flags;  // those of the Decision
     GptShape shape{};
-    StepConfig step{};   // B, T, micro-batches of this rank; ranks
+    StepConfig step{};  // B, T, micro-batches of this rank; ranks
+    // If batch or length grows: steps, and how they and the later ones are, the first from step 0 on. Else empty. `step`
+    // has the first one's tokens in sequences of --seq-len, for which memory is taken.
+    std::vector<std::pair<int64_t, StepConfig>> stages = {};
     Shares shares = {};  // of all ranks; with --balance auto, at the start
     int64_t steps = 0;   // of the whole run; with schedule-by = time, the length of the schedules in steps
     Scaling scaling = {};
@@ -60,6 +65,28 @@ struct RunConfig {
     // (Karpathy, 2026, train.py).
     static constexpr int64_t kUncountedSteps = 10;
     bool counts_time(int64_t at_step) const { return !by_time() || at_step >= kUncountedSteps; }
+
+    const StepConfig& step_at(int64_t at_step) const {
+        const StepConfig* found = &step;
+        for (const auto& [first, how] : stages)
+            if (first <= at_step) found = &how;
+        return *found;
+    }
+    // The sum of what each(StepConfig) is, over the first `num_steps` steps.
+    template <class Each>
+    double total(int64_t num_steps, Each each) const {
+        double sum = 0;
+        for (int64_t at = 0, next = 0; at < num_steps; at = next) {
+            next = num_steps;
+            for (const auto& [first, how] : stages)
+                if (first > at) next = std::min(next, first);
+            sum += double(next - at) * each(step_at(at));
+        }
+        return sum;
+    }
+    double tokens_of(int64_t num_steps) const {
+        return total(num_steps, [](const StepConfig& how) { return double(how.tokens_of_all()); });
+    }
 
     // The fraction of every attention window at this step, counted from 0.
     double window_fraction(int64_t at_step) const {
@@ -92,5 +119,6 @@ StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_le
 
 // The four factors of a step: "8 sequences x 1024 tokens x 4 micro-batches x 16 ranks = 524288 tokens per step".
 std::string batch_text(const StepConfig& step);
-// For unequal shares: "12 sequences x 64 tokens x (3 + 1) micro-batches = 3072 tokens per step".
+// For unequal shares: "12 sequences x 64 tokens x (3 + 1) micro-batches = 3072 tokens per step". If steps grow: "...; from
+// step 1000 on ...".
 std::string batch_text(const RunConfig& config);

@@ -59,7 +59,7 @@ static const char* file_of(const std::string& name) {
         "fp8-amax-history", "peak-flops",    "max-restarts",  "bucket-mb",   "overlap", "io-timeout"};
     if (of_config.contains(name)) return "config";
     const bool is_of_recipe = of_recipe.contains(name) || name.starts_with("reference-") ||
-                              name.starts_with("tail-average") ||
+                              name.ends_with("-growth") || name.starts_with("tail-average") ||
                               (name.starts_with("muon-") && name != "muon-learning-rate");
     return is_of_recipe ? "recipe" : "";
 }
@@ -120,6 +120,12 @@ std::vector<Field> RunFlags::fields() {
                   "grow attention's windows linearly to full size over these steps, windows above 128 tokens in "
                   "multiples of 128; validation and samples use full windows"}
                 .from(0),
+            {"length", "batch-growth", &batch_growth,
+             "tokens per step from steps on, as in `0:65536, 1000:131072`: micro-batches are added; learning rates are "
+             "not scaled; before the first step of the list, --total-batch-size"},
+            {"length", "length-growth", &length_growth,
+             "tokens per sequence from steps on, as in `0:256, 2000:1024`: the rows of --seq-len are cut into such "
+             "parts; validation and samples use --seq-len"},
             Field{"length", "target-param-data-ratio", &target_param_data_ratio,
                   "train for this many tokens per parameter, counting matrices and lm_head (0: none; with --depth 12)"}
                 .from(0),
@@ -448,6 +454,29 @@ std::vector<Field> RunFlags::fields() {
     return all;
 }
 
+static NumbersByStep numbers_by_step(const char* name, const std::string& text) {
+    NumbersByStep all;
+    std::istringstream parts(text);
+    for (std::string part; std::getline(parts, part, ',');) {
+        std::erase(part, ' ');
+        if (const size_t colon = part.find(':'); colon != std::string::npos) part[colon] = ',';
+        const std::vector<int64_t> pair = numbers_in(part);
+        require(pair.size() == 2 && pair[1] > 0 && (all.empty() || pair[0] > all.back().first),
+                "%s = %s: expected a step and a number from it on, and so forth with rising steps, as in 0:256, "
+                "2000:1024",
+                name, text.c_str());
+        all.push_back({pair[0], pair[1]});
+    }
+    return all;
+}
+
+NumbersByStep RunFlags::batches() const {
+    return trains() ? numbers_by_step("batch-growth", batch_growth) : NumbersByStep();
+}
+NumbersByStep RunFlags::lengths() const {
+    return trains() ? numbers_by_step("length-growth", length_growth) : NumbersByStep();
+}
+
 // Throws an Error unless --log-to names services of scripts/log_to.py.
 static void check_services(const std::string& log_to) {
     static const std::set<std::string> names = {"wandb", "tensorboard", "mlflow", "trackio", "prometheus"};
@@ -475,10 +504,14 @@ void RunFlags::validate() const {
             "--lora-rank with --fp8-scaling mx: beside adapters a weight in FP8 has one scale: choose another");
     require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
     if (trains()) data_sources(train_data);
-    for (const auto& [flag, asked] :
-         {std::pair{"--packing", packing != "stream"}, {"weights", has_weights(train_data)}})
+    for (const auto& [flag, asked] : {std::pair{"--packing", packing != "stream"},
+                                      {"weights", has_weights(train_data)},
+                                      {"batch-growth", !batch_growth.empty()}})
         require(data_order == "own" || !asked || !trains(),
-                "--data-order llmc with %s: llm.c has windows of one data set only; leave one of them out", flag);
+                "--data-order llmc with %s: llm.c has windows of one data set only, in steps of one size; leave one of "
+                "them out",
+                flag);
+    batches(), lengths();
     const char* const by_micro_batch = zero_stage == 1 ? "--memory lean" : "--zero-stage 2";
     require(data_order == "own" || (zero_stage == 1 && !sums_in_bf16()),
             "--data-order llmc with %s: each assigns a step's batches to ranks in its own way; leave one of them out",

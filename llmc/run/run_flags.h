@@ -7,6 +7,7 @@ ranks. A flag without a value is filled in later: by the recipe, --depth or a de
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 #include "llmc/base/flags.h"          // Field
 #include "llmc/comm/comm.h"           // GradientSum
@@ -25,6 +26,14 @@ bool is_of_one_process(const Field& field);
 
 // The flags in the JSON of a checkpoint, by their names of today: older versions had other ones.
 std::string by_new_names(const std::string& json);
+
+// A number that changes during a run: steps, counted from 0 and rising, and the number from each of them on.
+using NumbersByStep = std::vector<std::pair<int64_t, int64_t>>;
+inline int64_t number_at(const NumbersByStep& numbers, int64_t step, int64_t before) {
+    for (const auto& [first, number] : numbers)
+        if (first <= step) before = number;
+    return before;
+}
 
 // The commands of train_gpt (command.h).
 enum class Command { train, generate, chat, eval, plan, export_model, doctor, bench_comm };
@@ -46,6 +55,7 @@ struct RunFlags {
     int64_t total_batch_size = 0;
     std::optional<int64_t> steps;
     int64_t window_warmup_steps = 0;
+    std::string batch_growth, length_growth;
     double target_param_data_ratio = 0, target_flops = 0;
     double time_budget_s = 0;
     std::string schedule_by = "auto";
@@ -170,6 +180,10 @@ struct RunFlags {
                         : outer_dtype == "int8" ? OuterType::int8
                                                 : OuterType::fp32};
     }
+    // Tokens per step and per sequence; empty: those of --total-batch-size and --seq-len throughout.
+    NumbersByStep batches() const;
+    NumbersByStep lengths() const;
+    bool grows() const { return trains() && !(batch_growth.empty() && length_growth.empty()); }
     Packing packing_mode() const {
         return packing == "best-fit" ? Packing::best_fit : packing == "pad" ? Packing::pad : Packing::stream;
     }

@@ -31,6 +31,7 @@ struct StepConfig {
     // If ranks have unequal shares: the sequences of all ranks in a step, and the index of this rank's first one.
     // step_sequences == 0: every rank has as many as this one.
     int64_t step_sequences = 0, first_sequence = 0;
+    int64_t most_accumulation = 0;        // of any step, if that grows; less than accumulation: it does not
     int64_t islands = 1, first_rank = 0;  // first_rank: of this island, numbered among the ranks of all islands
 
     int64_t sequences() const { return step_sequences > 0 ? step_sequences : B * accumulation * world_size; }
@@ -42,7 +43,9 @@ struct StepConfig {
     // added to it in place.
     int64_t parts() const { return world_size > 1 ? world_size : accumulation; }
     int64_t parts_measured() const { return world_size > 1 ? world_size : 1; }
-    int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // tree_sum's buffers
+    int64_t most_micro_batches() const { return std::max(accumulation, most_accumulation); }
+    // tree_sum's buffers
+    int levels() const { return tree_sum ? std::bit_width(uint64_t(most_micro_batches() - 1)) : 0; }
     bool has_halves() const { return bf16_gradients && world_size > 1; }
     bool shards_gradients() const { return zero_stage == 2 && (world_size > 1 || bf16_sums); }
 };

@@ -22,7 +22,6 @@ around them. The parts, in the order in which a run uses them:
 #include "llmc/checkpoint/run_state.h"   // RunState
 #include "llmc/checkpoint/saving.h"      // Saver
 #include "llmc/data/utf8.h"              // printable
-#include "llmc/model/flops.h"            // flops_per_token
 #include "llmc/model/gpt.h"              // Gpt
 #include "llmc/run/log.h"                // RunLog
 #include "llmc/run/log_follower.h"       // LogFollower
@@ -71,6 +70,7 @@ public:
     bool due(int64_t every) const override { return under_way() == 0 && end_.is_due(state_.step, every); }
 
     void train_step() override {
+        if (&config_.step_at(next_step()) != &config_.step_at(state_.step)) drain();  // before steps of another size
         balance_->before_step(state_.step);
         start_step();
         warn_of_graph();
@@ -224,8 +224,8 @@ private:
         model_->document_token = flags_.document_token.value_or(-1);
         optimizer_.emplace(device_, model_->parameters, run_.sharding, world_.together().rank, config_.recipe.rules);
         if (place_.islands > 0) outer_.emplace(world_, *model_, *optimizer_, comm_, place_.islands, flags_.outer());
-        meter_.emplace(config_, flops_per_token(model_->parameters, config_.step.T),
-                       peak_of_all(ranks_, peak_.flops, world_.group != nullptr), world_.is_alone());
+        meter_.emplace(config_, model_->parameters, peak_of_all(ranks_, peak_.flops, world_.group != nullptr),
+                       world_.is_alone());
         balance_.emplace(world_, config_);
         evaluation_.emplace(world_, run_, *data_, *model_, *balance_, state_, log_);
         saver_.emplace(flags_, ranks_, run_.tokenizer.facts, *model_, sharded(), log_);
@@ -379,7 +379,7 @@ private:
         if (config_.counts_time(state_.step)) state_.training_s += step_s;
         unlearned_in_a_row_ = step.applied || step.targets() > 0 ? 0 : unlearned_in_a_row_ + 1;
         agreed_training_s_ = double(step.sums.elapsed_us) * 1e-6;
-        state_.tokens += config_.step.tokens_of_all();
+        state_.tokens += config_.step_at(state_.step).tokens_of_all();
         const CommCost cost = watch_->step(step_s * 1e3);
         balance_->step(stepper_->micro_batches_ms());
         StepRecord record = meter_->record(state_.step, step, start_of(state_.step), step_s, cost);

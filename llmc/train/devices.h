@@ -62,7 +62,7 @@ DevicePeak peak_of(Cpu& cpu, const std::string& asked) {
     });
 }
 template <class T>
-size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false, bool = true) {
+size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false, bool = true, const NumbersByStep& = {}) {
     return 0;  // it grows as needed
 }
 
@@ -80,7 +80,7 @@ struct KernelFacts {
 };
 // Called at the start with the shapes of the steps; see plan_attention() of the GPU.
 template <class T>
-KernelFacts plan_kernels(Cpu&, const GptShape&, int64_t, int64_t, bool, bool) {
+KernelFacts plan_kernels(Cpu&, const GptShape&, int64_t, int64_t, bool, bool, const NumbersByStep&) {
     return {};
 }
 inline std::optional<PlanRecord> plans_made(Cpu&) { return {}; }

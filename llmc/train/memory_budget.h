@@ -92,7 +92,7 @@ public:
     size_t workspace(int64_t B) const {
         return std::max(update_workspace_bytes_,
                         workspace_bytes<T>(device_, parameters_.model, B, seq_len_, flags_.document_token.has_value(),
-                                           flags_.trains()));
+                                           flags_.trains(), flags_.lengths()));
     }
 
 private:

@@ -141,8 +141,9 @@ KernelFacts settle_kernels(Device& device, const PreparedRun<Device, T>& run, Ra
     const RunConfig& config = run.config;
     KernelFacts kernels;
     share_errors(ranks, [&] {
-        kernels = plan_kernels<T>(device, config.shape, config.step.B, config.step.T,
-                                  config.flags.document_token.has_value(), config.flags.trains());
+        kernels =
+            plan_kernels<T>(device, config.shape, config.step.B, config.step.T, config.flags.document_token.has_value(),
+                            config.flags.trains(), config.flags.lengths());
     });
     const bool one_size = have_one_batch_size(config.shares);
     check_same_data(ranks, "the training data", data.train);

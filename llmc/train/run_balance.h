@@ -1,6 +1,6 @@
 /*
 Each rank's share of a run's steps (shares.h) over time: adjusted by --balance auto, read from another run's log
-(--balance FILE.jsonl), or fixed.
+(--balance FILE.jsonl), or fixed, unless steps grow (RunConfig::stages).
 
   RunBalance<Device, T> balance(world, config);            all ranks; reads --balance's log before the run writes one
   balance.begin(step, saved, train, stepper, log);         all ranks, once state and data have their initial values
@@ -39,8 +39,8 @@ public:
 
     // `saved`: the shares from the checkpoint, with which a resumed run continues if it has the same number of ranks.
     void begin(int64_t step, const std::string& saved, DataLoader& train, Stepper<Device, T>& stepper, RunLog& log) {
-        if (world_.is_alone()) return;
         train_ = &train, stepper_ = &stepper, log_ = &log;
+        if (world_.is_alone()) return;
         if (mode().kind == BalanceMode::Kind::automatic) {
             if (const std::vector<int64_t> before = numbers_in(saved); is_division(before)) assign(before);
             share_errors(ranks_, [&] { balancer_ = std::make_unique<Balancer>(ranks_, micro_batches_of(shares_)); });
@@ -56,6 +56,12 @@ public:
 
     // All ranks follow rank 0's decision.
     void before_step(int64_t step) {
+        if (const StepConfig& how = config_.step_at(step); &how != now_) {
+            now_ = &how;
+            for (Share& share : shares_) share.micro_batches = how.accumulation;
+            train_->assign(how.accumulation, 0, 0);
+            stepper_->assign(how);
+        }
         if (const auto found = divisions_.find(step); found != divisions_.end()) {
             if (micro_batches_of(shares_) == found->second) return;
             assign(found->second);
@@ -96,6 +102,7 @@ private:
     Shares shares_;                                      // the current ones
     std::unique_ptr<Balancer> balancer_;                 // only with --balance auto
     std::map<int64_t, std::vector<int64_t>> divisions_;  // --balance FILE, by the step after which they hold
+    const StepConfig* now_ = &config_.step;              // how the last step was
     DataLoader* train_ = nullptr;
     Stepper<Device, T>* stepper_ = nullptr;
     RunLog* log_ = nullptr;

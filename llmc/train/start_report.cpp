@@ -82,7 +82,7 @@ std::string StartReport::rate_line(const RunState& state) const {
 
 std::string StartReport::data_line() const {
     const auto tokens = double(data.train->num_tokens()), unread = double(data.train->num_unread_tokens());
-    const double passes = double(config.steps) * double(config.step.tokens_of_all()) / tokens;
+    const double passes = config.tokens_of(config.steps) / tokens;
     std::string text = format("data: %s tokens", count_text(tokens).c_str());
     if (!config.by_time() && data.mixture().empty() && passes > 1) text += format(", %.3g passes", passes);
     text += "; device: " + device;

@@ -185,6 +185,14 @@ public:
         config_.accumulation = accumulation;
         config_.step_sequences = step_sequences, config_.first_sequence = first_sequence;
     }
+    // Between steps: how the following ones divide the same or another number of micro-batches' tokens. A row of the
+    // data is one sequence, or several shorter ones.
+    void assign(const StepConfig& how) {
+        ensure(under_way_ == 0 && how.B * how.T == config_.B * config_.T);
+        ensure(how.accumulation <= config_.most_micro_batches());
+        config_.B = how.B, config_.T = how.T, config_.accumulation = how.accumulation;
+        graph_windows_.clear(), started_ = 0;  // a graph is captured again, after steps that may grow buffers
+    }
     // Host time of the last step's micro-batches, in ms, with waits for data and without communication. Only a CPU's
     // time is meaningful: there the calls return when the work is done.
     double micro_batches_ms() const { return std::chrono::duration<double, std::milli>(computed_).count(); }
@@ -215,7 +223,7 @@ private:
     float* seen_;           // (ranks, tensors), for update_amax; null without delayed scaling
     bool has_graph_;
     typename Device::Graph graph_;
-    std::vector<int64_t> graph_windows_;  // the model's windows when the graph was captured
+    std::vector<int64_t> graph_windows_;  // the model's windows when the graph was captured; empty: of other steps
     bool graph_is_delayed_ = false;       // whether its FP8 scales were delayed then
     std::string graph_error_;
     int64_t started_ = 0, graph_launches_ = 0;
@@ -271,7 +279,7 @@ private:
         const int32_t *tokens, *targets;
     };
     int64_t seen_size() const { return comm_.world_size * model_.acts.amax.tensors; }
-    int64_t tokens_sent() const { return config_.B * config_.T * (has_graph_ ? config_.accumulation : 1); }
+    int64_t tokens_sent() const { return config_.B * config_.T * (has_graph_ ? config_.most_micro_batches() : 1); }
 
     // Enqueues a step from its start to the decision whether to apply it. sent_of(micro) returns a micro-batch's Sent.
     template <class SentOf>
@@ -334,7 +342,8 @@ private:
             tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
             targets.insert(targets.end(), batch.targets.begin(), batch.targets.end());
         }
-        return {tokens_.send(tokens.data(), tokens_sent()), targets_.send(targets.data(), tokens_sent())};
+        return {tokens_.send(tokens.data(), int64_t(tokens.size())),
+                targets_.send(targets.data(), int64_t(tokens.size()))};
     }
 
     // If capturing fails, this step and all later ones run without a graph.

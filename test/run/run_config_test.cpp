@@ -17,6 +17,36 @@ static RunConfig resolved(const RunFlags& config, int64_t world_size = 1, const 
     return resolve(config, config.model.shape(32768), world_size, fits);
 }
 
+TEST_CASE("steps that grow are the run's from their steps on", "[run_config]") {
+    RunFlags flags;
+    flags.model.seq_len = 64, flags.batch_size = 4, flags.total_batch_size = 1024;
+    CHECK(resolved(flags, 2).stages.empty());
+    flags.batch_growth = "10:2048", flags.length_growth = "0:16, 20:64", flags.steps = 100;
+    const RunConfig run = resolved(flags, 2);
+    const auto is = [](const StepConfig& how, int64_t B, int64_t T, int64_t accumulation) {
+        return how.B == B && how.T == T && how.accumulation == accumulation && how.most_accumulation == 4;
+    };
+    CHECK(is(run.step, 4, 64, 2));
+    CHECK(is(run.step_at(0), 16, 16, 2));
+    CHECK(is(run.step_at(9), 16, 16, 2));
+    CHECK(is(run.step_at(10), 16, 16, 4));
+    CHECK(is(run.step_at(20), 4, 64, 4));
+    CHECK(run.tokens_of(0) == 0);
+    CHECK(run.tokens_of(10) == 10 * 1024);
+    CHECK(run.tokens_of(100) == 10 * 1024 + 90 * 2048);
+    CHECK(batch_text(run) ==
+          "16 sequences x 16 tokens x 2 micro-batches x 2 ranks = 1024 tokens per step; from step 10 on 16 sequences x "
+          "16 tokens x 4 micro-batches x 2 ranks = 2048 tokens per step; from step 20 on 4 sequences x 64 tokens x 4 "
+          "micro-batches x 2 ranks = 2048 tokens per step");
+    // Weight decay is scaled by the run's tokens, and rates by the first steps'.
+    flags.scale_hyperparameters = true, flags.reference_batch_size = 1024, flags.reference_tokens = 1024;
+    CHECK(resolved(flags, 2).scaling.learning_rate() == 1);
+    CHECK(resolved(flags, 2).scaling.weight_decay() == Approx(1. / (10 + 90 * 2)));
+    // Nothing grows where nothing is trained.
+    flags.command = Command::eval;
+    CHECK(resolved(flags, 2).stages.empty());
+}
+
 TEST_CASE("a depth makes a whole run, and any flag overrides a part of it", "[run_config]") {
     const RunConfig run = resolved(of_depth(12), 8);
     CHECK(run.flags.total_batch_size == 524288);

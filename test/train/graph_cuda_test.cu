@@ -36,6 +36,7 @@ struct How {
     int64_t amax_history = 0;
     bool fp8 = false, tree_sum = false, documents = false, grows = false, waits = false, lean = false;
     int64_t accumulation = 2;
+    bool longer = false;  // the first steps have fewer micro-batches, of twice as many sequences of half the length
 };
 
 struct Trained {
@@ -68,7 +69,8 @@ Trained train(const How& how, bool graph, bool is_observed = false) {
                           .tree_sum = how.tree_sum,
                           .zero_stage = how.lean ? 2 : 1,
                           .bf16_sums = how.lean,
-                          .graph = graph};
+                          .graph = graph,
+                          .most_accumulation = how.accumulation};
     Gpt<Cuda, T> model(cuda, list, kB, kT, {how.recompute, how.fp8, 16, how.amax_history}, comm,
                        gradient_list(list, plan, gradient_layout(plan, step.shards_gradients())));
     if (how.documents) model.document_token = 5;
@@ -88,10 +90,19 @@ Trained train(const How& how, bool graph, bool is_observed = false) {
         const StepResult result = stepper.finish();
         all.results.insert(all.results.end(), {result.loss, result.norm, double(result.targets())});
     };
-    for (int step = 0; step < kSteps; step++) {
-        if (how.grows) model.set_windows(step < 3 ? 0.5 : 1);
-        if (is_observed && step == 3) cuda.observer = &nobody;
-        stepper.start(data, rules.rates(1. / (step + 1)));
+    if (how.longer) {
+        StepConfig shorter = step;
+        shorter.B = 2 * kB, shorter.T = kT / 2, shorter.accumulation = 1;
+        stepper.assign(shorter);
+    }
+    for (int i = 0; i < kSteps + (how.longer ? 2 : 0); i++) {
+        if (how.longer && i == 3) {
+            while (stepper.under_way() > 0) finish();
+            stepper.assign(step);
+        }
+        if (how.grows) model.set_windows(i < 3 ? 0.5 : 1);
+        if (is_observed && i == 3) cuda.observer = &nobody;
+        stepper.start(data, rules.rates(1. / (i + 1)));
         cuda.observer = nullptr;
         if (stepper.under_way() == stepper.kMostUnderWay) finish();
     }
@@ -114,7 +125,7 @@ void check_same(const How& how) {
                           << " tree " << how.tree_sum << " documents " << how.documents << " grows " << how.grows);
     const Trained eager = train<T>(how, false), graph = train<T>(how, true);
     CHECK(eager.graphs == 0);
-    CHECK(graph.graphs == (how.waits ? 0 : kSteps - 2));
+    CHECK(graph.graphs == (how.waits ? 0 : kSteps - 2));  // if longer, 1 of the first three steps, and 2 later
     CHECK(eager.results == graph.results);
     CHECK((eager.weights == graph.weights));  // as a whole: there are too many to print
     CHECK(graph.results[0] != graph.results[3 * (kSteps - 1)]);
@@ -130,6 +141,7 @@ TEST_CASE("steps as a graph have the bits of steps op by op", "[graph][once]" ON
         {.recompute = Recompute::block, .amax_history = 3, .fp8 = true, .tree_sum = true, .documents = true});
     check_same<bf16>({.architecture = "llama", .accumulation = 1});
     check_same<bf16>({.lean = true, .accumulation = 3});
+    check_same<bf16>({.architecture = "nanochat", .tree_sum = true, .accumulation = 4, .longer = true});
     // What cannot be captured is enqueued op by op, that step and all others.
     check_same<float>({.waits = true});
     // A step that somebody watches is enqueued op by op, and the next one as a graph again.

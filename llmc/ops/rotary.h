@@ -23,12 +23,12 @@ the rotation.
 #include "llmc/base/check.h"     // require
 #include "llmc/ops/attention.h"  // AttentionShape
 
-// Scaled frequencies for longer contexts, by the names of transformers: llama3 is Llama 3.1's (Grattafiori et al., 2024,
-// arXiv:2407.21783), yarn is YaRN's (Peng et al., 2023, arXiv:2309.00071), whose other half is RotaryOptions::scale.
-// Frequencies with fewer than low_turns turns in original_length positions are divided by the factor, those with more
-// than high_turns are unchanged. In between, the multiplier goes from 1/factor to 1: llama3 linearly with the number of
-// turns, yarn linearly with the frequency's index j, from and to whole ones, as YaRN's program and transformers do (the
-// paper's formula is llama3's).
+// Scaled frequencies for longer contexts: llama3 is Llama 3.1's (Grattafiori et al., 2024, arXiv:2407.21783), yarn is
+// YaRN's (Peng et al., 2023, arXiv:2309.00071), whose other half is RotaryOptions::scale. Frequencies with fewer than
+// low_turns turns in original_length positions are divided by the factor, those with more than high_turns are
+// unchanged. In between, the multiplier goes from 1/factor to 1: llama3 linearly with the number of turns, yarn
+// linearly with the frequency's index j, from and to whole ones, as YaRN's program and transformers do (the paper's
+// formula is llama3's).
 struct RotaryScaling {
     enum class Kind { llama3, yarn };
     double factor = 1;  // 1: none

@@ -42,8 +42,8 @@ struct RunConfig {
     RunFlags flags;  // those of the Decision
     GptShape shape{};
     StepConfig step{};  // B, T, micro-batches of this rank; ranks
-    // If batch or length grows: steps, and how they and the later ones are, the first from step 0 on. Else empty. `step`
-    // has the first one's tokens in sequences of --seq-len, for which memory is taken.
+    // If batch or length grows: steps, and how they and the later ones are, the first from step 0 on. Else empty.
+    // `step` has the first one's tokens in sequences of --seq-len, for which memory is taken.
     std::vector<std::pair<int64_t, StepConfig>> stages = {};
     Shares shares = {};  // of all ranks; with --balance auto, at the start
     int64_t steps = 0;   // of the whole run; with schedule-by = time, the length of the schedules in steps
@@ -119,6 +119,6 @@ StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_le
 
 // The four factors of a step: "8 sequences x 1024 tokens x 4 micro-batches x 16 ranks = 524288 tokens per step".
 std::string batch_text(const StepConfig& step);
-// For unequal shares: "12 sequences x 64 tokens x (3 + 1) micro-batches = 3072 tokens per step". If steps grow: "...; from
-// step 1000 on ...".
+// For unequal shares: "12 sequences x 64 tokens x (3 + 1) micro-batches = 3072 tokens per step". If steps grow:
+// "...; from step 1000 on ...".
 std::string batch_text(const RunConfig& config);

@@ -175,7 +175,7 @@ TEST_CASE("muon: 20 steps with the products in the middle agree with PyTorch", "
 TEST_CASE("muon: with hyperball zeros and small matrices grow to a norm, and stay there", "[muon]") {
     const MuonMatrix& matrix = kMuonMatrices[1];
     MuonStep step = kMuonTraining;
-    step.norms = MuonNorms::hyperball, step.learning_rate = 0.4, step.radius = GENERATE(1, 0.5);
+    step.norms = MuonNorms::hyperball, step.learning_rate = 0.4, step.radius = GENERATE(1., 0.5);
     const bool zeros = GENERATE(true, false);
     Cpu cpu(1);
     MuonRun run(cpu, zeros ? Floats(matrix.size(), 0) : randn(matrix.size(), 1, 1e-4f), matrix);

@@ -126,7 +126,7 @@ int supervise(const RunFlags& flags, char** argv) {
     const Launch launch = detect_launch(flags.launch);
     require(launch.meet == Launch::Meet::nobody || flags.launch.rank >= 0,
             "--supervise is for one process, or for ranks that are started one by one with --rank; ranks of %s must be "
-            "started again by it: torchrun --max-restarts, scripts/slurm.sh (doc/distributed/failures.md)",
+            "started again by it: torchrun --max-restarts, scripts/cluster/slurm.sh (doc/distributed/failures.md)",
             launch.source.c_str());
     return Supervisor(flags, argv).run();
 }

@@ -1,5 +1,5 @@
-// scripts/slurm.sh, with a fake srun and scontrol that print their arguments: when a job is requeued, and on which
-// nodes it continues.
+// scripts/cluster/slurm.sh, with a fake srun and scontrol that print their arguments: when a job is requeued, and on
+// which nodes it continues.
 #include <filesystem>
 #include <fstream>
 #include "llmc/base/file.h"  // read_file
@@ -27,7 +27,7 @@ struct Job {
         return run("env PATH=" + (scratch / "") +
                    ":$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-3]' SLURM_NTASKS_PER_NODE=2 "
                    "SLURM_CPUS_PER_TASK=4 " +
-                   variables + " scripts/slurm.sh --depth 4 --out-dir " + scratch / "out");
+                   variables + " scripts/cluster/slurm.sh --depth 4 --out-dir " + scratch / "out");
     }
 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A Slurm job that trains on all GPUs of its nodes, and is requeued after the time limit or the failure of a node.
 #
-#   sbatch --nodes 4 --time 12:00:00 scripts/slurm.sh --model gpt2-1558M --out-dir run/large ...
+#   sbatch --nodes 4 --time 12:00:00 scripts/cluster/slurm.sh --model gpt2-1558M --out-dir run/large ...
 #
 # Flags before the script are sbatch's and override those below; flags after it are train_gpt's. Submit from the folder of
 # train_gpt. All nodes must see it, the data and --out-dir. See also doc/distributed/failures.md, "Restart by itself".

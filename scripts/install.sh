@@ -17,7 +17,7 @@ programs=${1:-.} names=() prefix=${PREFIX:-/usr/local}
 root=${DESTDIR-}$prefix
 bin=$root/bin share=$root/share
 scripts=(data/{climbmix,core,fetch,fineweb,gpt2_tokenizer,hellaswag,model,tinyshakespeare,tinystories}.sh data/chat_template.py
-    scripts/{log_to,make_core,make_hellaswag,eval_files}.py)
+    scripts/{log_to,make_core,make_hellaswag,eval_files}.py scripts/bucket.sh)
 files=(
     "$bin/train_gpt" "$bin/anvil-tokenize" "$bin/anvil-report" "$share"/man/man1/{train_gpt,anvil-{tokenize,report}}.1
     "$share/bash-completion/completions/train_gpt" "$share/anvil/scripts/report.py" "$share/anvil/doc/flags.md"

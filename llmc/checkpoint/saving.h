@@ -34,6 +34,7 @@ for votes about the next save, because that begins when no step is in flight.
 #include "llmc/checkpoint/run_state.h"      // RunState, saved_parts
 #include "llmc/checkpoint/parts.h"          // PartSender, receive_parts
 #include "llmc/checkpoint/placement.h"      // Placement, find_placement
+#include "llmc/checkpoint/uploads.h"        // Uploads
 #include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
 #include "llmc/data/utf8.h"                 // printable
 #include "llmc/interop/adapter.h"           // adapter_tensors, adapter_config
@@ -71,7 +72,12 @@ public:
         bool is_saved = false;
         on_first_rank(ranks_, [&] {
             is_saved = std::filesystem::exists(checkpoint_path(flags_.out_dir, state.step));
+            if (!flags_.after_checkpoint.empty())
+                uploads_.emplace(flags_.after_checkpoint, flags_.out_dir, flags_.io_timeout_s);
             if (!resumed || !is_saved) return;
+            // The run may have been killed before they were copied.
+            for (const int64_t step : checkpoint_steps(flags_.out_dir))
+                if (uploads_ && step <= state.step) uploads_->add(step);
             // A run that was killed during a save has left incomplete files, and this one may end without another save.
             // Also makes the mark of the best checkpoint agree with the state: the run may have been killed between a
             // save and its mark. If the checkpoint was validated only after it had been saved, it has the mark, but its
@@ -80,7 +86,7 @@ public:
             const bool has_mark_alone = marked == state.step && state.best.step != marked;
             best_is_unknown_ = has_mark_alone && !validates;
             warn(tidy(flags_.out_dir, flags_.keep, state.step,
-                      flags_.save_best && !has_mark_alone ? state.best.step : -1),
+                      flags_.save_best && !has_mark_alone ? state.best.step : -1, held()),
                  state.step);
         });
         if (ranks_.broadcast(is_saved ? "yes" : "") == "yes") saved_step_ = state.step;
@@ -152,6 +158,13 @@ public:
         });
     }
 
+    // The last save is over: waits until --after-checkpoint is, too, within io-timeout. On rank 0.
+    void finish_uploads() {
+        if (!uploads_) return;
+        uploads_->finish(flags_.io_timeout_s);
+        if (saved_step_ >= 0) tidy(flags_.out_dir, flags_.keep, saved_step_, best_, held());
+    }
+
     // ---- votes in steps
 
     void add_votes(std::vector<Vote>& votes) const {
@@ -179,8 +192,9 @@ private:
     const ShardedState<Device, T> sharded_;
     Placement placement_;
     bool best_is_unknown_ = false;
-    int64_t saved_step_ = -1;  // the last step that is saved or being saved
-    Untidy untidy_;            // after the last save; set by the thread that commits
+    int64_t saved_step_ = -1;         // the last step that is saved or being saved
+    Untidy untidy_;                   // after the last save; set by the thread that commits
+    std::optional<Uploads> uploads_;  // on rank 0
     bool warned_of_link_ = false, warned_of_files_ = false, warned_of_log_ = false;
 
     // ---- the save that is under way
@@ -198,6 +212,8 @@ private:
     std::future<void> writing_;
     bool is_committing_ = false;      // on all ranks
     std::future<double> committing_;  // on rank 0: the ms since save()
+
+    std::set<int64_t> held() const { return uploads_ ? uploads_->waiting() : std::set<int64_t>(); }
 
     void forget() {
         sent_.reset();
@@ -323,7 +339,8 @@ private:
         Supervised::say_saved();  // at once, so that a rank that is lost from now on is lost after this checkpoint
         const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - began_;
         if (before_tidying) before_tidying();
-        untidy_ = tidy(flags_.out_dir, flags_.keep, step_, best_);
+        if (uploads_) uploads_->add(step_);
+        untidy_ = tidy(flags_.out_dir, flags_.keep, step_, best_, held());
         return taken.count();
     }
 

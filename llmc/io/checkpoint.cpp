@@ -330,7 +330,7 @@ static void remove_checkpoint(const std::string& path) {
     require(!error, "cannot remove %s: %s", path.c_str(), error.message().c_str());
 }
 
-void prune(const std::string& out_dir, int keep, int64_t good_step, int64_t best) {
+void prune(const std::string& out_dir, int keep, int64_t good_step, int64_t best, const std::set<int64_t>& held) {
     ensure(keep >= 1);
     const std::vector<int64_t> steps = checkpoint_steps(out_dir);
     if (steps.size() <= size_t(keep)) return;
@@ -339,7 +339,8 @@ void prune(const std::string& out_dir, int keep, int64_t good_step, int64_t best
     Attempts attempts;
     for (size_t i = 0; i + size_t(keep) < steps.size(); i++) {
         const std::string path = checkpoint_path(out_dir, steps[i]);
-        if (steps[i] == good_step || steps[i] == linked || steps[i] == best || !exists(path)) continue;
+        if (steps[i] == good_step || steps[i] == linked || steps[i] == best || held.contains(steps[i]) || !exists(path))
+            continue;
         attempts.add([&] { remove_checkpoint(path); });
     }
     attempts.finish();
@@ -354,11 +355,11 @@ std::string why_not(const std::function<void()>& work) {
     }
 }
 
-Untidy tidy(const std::string& out_dir, int keep, int64_t step, int64_t best) {
+Untidy tidy(const std::string& out_dir, int keep, int64_t step, int64_t best, const std::set<int64_t>& held) {
     Untidy untidy;
     if (best >= 0 && exists(checkpoint_path(out_dir, best))) untidy.link = why_not([&] { mark_best(out_dir, best); });
     untidy.files = why_not([&] { remove_leftovers(out_dir); });
-    const std::string others = why_not([&] { prune(out_dir, keep, step, best); });
+    const std::string others = why_not([&] { prune(out_dir, keep, step, best, held); });
     if (untidy.files.empty()) untidy.files = others;
     return untidy;
 }

@@ -43,6 +43,7 @@ log ensures that).
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 #include "llmc/base/file.h"       // FileWriter
@@ -130,8 +131,10 @@ std::vector<int64_t> checkpoint_steps(const std::string& out_dir);
 
 // Removes all but the newest `keep` checkpoints (keep >= 1). Keeps, in addition, the newest one that verifies and the
 // best one, by OUT/best or by `best`. `good_step` is the step of the former if the caller knows it, as after a commit;
-// otherwise this reads checkpoints to find it. If some cannot be removed, throws an Error after the others.
-void prune(const std::string& out_dir, int keep, int64_t good_step = -1, int64_t best = -1);
+// otherwise this reads checkpoints to find it. Also keeps the `held` ones. If some cannot be removed, throws an Error
+// after the others.
+void prune(const std::string& out_dir, int keep, int64_t good_step = -1, int64_t best = -1,
+           const std::set<int64_t>& held = {});
 
 // Makes OUT/best point to this step's checkpoint, which must exist, atomically.
 void mark_best(const std::string& out_dir, int64_t step);
@@ -153,4 +156,4 @@ struct Untidy {
 };
 // After a save of `step`: marks the checkpoint of `best` (-1: none), removes leftovers and all but the newest `keep`.
 // Does what it can, and throws nothing.
-Untidy tidy(const std::string& out_dir, int keep, int64_t step, int64_t best);
+Untidy tidy(const std::string& out_dir, int keep, int64_t step, int64_t best, const std::set<int64_t>& held = {});

@@ -1,8 +1,11 @@
 /*
-This program started once more, as a child: by --supervise, and by --nproc-per-node once for each rank.
+Processes that this one starts. Each has its own process group, so that a signal of the terminal reaches it once, from
+its parent, or not at all.
 
-The child has its own process group, so that a signal of the terminal reaches it once, from its parent. If the parent
-is killed, so is the child.
+  start_child   this program once more: by --supervise, and by --nproc-per-node for each rank. If the parent is killed,
+                so is the child
+  start_beside  another program, beside a run that does not depend on it
+  why_not_run   a command of the user's, for the shell: by --after-checkpoint and --before-resume
 */
 #pragma once
 #include <signal.h>
@@ -22,6 +25,17 @@ pid_t start_child(char* const* arguments, const sigset_t& mask, const char* flag
 // Passes a signal other than SIGCHLD on to the children; Ctrl-Z stops this process with them. Returns whether it asks
 // to stop.
 bool forward(int signal, const std::vector<pid_t>& children);
+
+// Starts a program that PATH has, with default signal handling and its stdout on stderr: stdout is the run's. Adds
+// `variables`, NAME=VALUE, to its environment. `input`: its stdin; -1: empty. Does not fork(), which copies the page
+// tables of all of this process's memory. Returns errno, or 0.
+int start_beside(pid_t& pid, const std::vector<std::string>& words, int input = -1,
+                 const std::vector<std::string>& variables = {});
+
+// Runs a command of the shell to its end, or stops it with all that it has started: after timeout_s, or once
+// is_over(). Returns why it was not done: "ended with exit code 1"; "": it was.
+std::string why_not_run(const std::string& command, const std::vector<std::string>& variables, double timeout_s,
+                        const std::function<bool()>& is_over);
 
 // "was ended by signal 9 (Killed)"
 std::string ending_of(int status);

@@ -1,16 +1,13 @@
 // See log_follower.h.
 #include "llmc/run/log_follower.h"
 #include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include "llmc/base/script.h"  // find_script
-
-extern char** environ;
+#include "llmc/base/script.h"        // find_script
+#include "llmc/run/child_process.h"  // start_beside
 
 namespace {
 
@@ -32,24 +29,7 @@ LogFollower::LogFollower(const std::string& log_to, const std::string& out_dir) 
         return;
     }
 
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_adddup2(&files, ends[0], 0);
-    posix_spawn_file_actions_adddup2(&files, 2, 1);  // its stdout goes to stderr: stdout is the run's
-    // Its own process group, so that Ctrl-C does not reach it, and default signal handling.
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    sigset_t none, all;
-    sigemptyset(&none), sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    const char* const words[] = {"python3", "-B", script.c_str(), log_to.c_str(), out_dir.c_str(), "--until-stdin-ends",
-                                 nullptr};
-    const int error = posix_spawnp(&pid_, words[0], &files, &attributes, const_cast<char**>(words), environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&files);
+    const int error = start_beside(pid_, {"python3", "-B", script, log_to, out_dir, "--until-stdin-ends"}, ends[0]);
     close(ends[0]);
     pipe_ = ends[1];
     if (error == 0) return;

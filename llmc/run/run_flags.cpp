@@ -25,9 +25,10 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    static const std::set<std::string> names = {"rank",      "local-rank", "node-rank",   "max-restarts", "interface",
-                                                "threads",   "batch-size", "tune-matmul", "train-data",   "val-data",
-                                                "tokenizer", "out-dir",    "resume",      "eval-tasks",   "peak-flops"};
+    static const std::set<std::string> names = {
+        "rank",       "local-rank",  "node-rank",  "max-restarts",     "interface",    "threads",
+        "batch-size", "tune-matmul", "train-data", "val-data",         "tokenizer",    "out-dir",
+        "resume",     "eval-tasks",  "peak-flops", "after-checkpoint", "before-resume"};
     return names.contains(field.name);
 }
 
@@ -270,6 +271,12 @@ std::vector<Field> RunFlags::fields() {
                   "writes to that folder; auto: shared where ranks see it, else rank0"}
                 .one_of({"auto", "shared", "rank0"}),
             Field{"output", "keep", &keep, "number of checkpoints to keep"}.from(1),
+            {"output", "after-checkpoint", &after_checkpoint,
+             "shell command that rank 0 runs beside the training for each checkpoint, the folder $ANVIL_CHECKPOINT: to "
+             "copy it to a bucket (scripts/bucket.sh); up to four that are not copied yet are kept beyond --keep"},
+            {"output", "before-resume", &before_resume,
+             "shell command that rank 0 runs before --resume looks for checkpoints: to bring the newest into the "
+             "folder $ANVIL_OUT_DIR"},
             {"output", "save-best", &save_best,
              "also keep the checkpoint with the lowest validation loss; the link OUT/best points to it"},
             Field{"output", "print-every", &print_every, "steps per line on the terminal; log.jsonl has every step"}

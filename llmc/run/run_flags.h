@@ -91,7 +91,7 @@ struct RunFlags {
     int64_t patience = 0;
     bool async_checkpoint = true, summary = false;
     std::string results, description;
-    std::string checkpoint_to = "auto", log_to = "none", profile;
+    std::string checkpoint_to = "auto", log_to = "none", profile, after_checkpoint, before_resume;
     int64_t profile_steps = 3;
 
     std::string prompt = "\n";
@@ -127,7 +127,8 @@ struct RunFlags {
         launch = {};
         virtual_ranks = 0;
         if (balance != "auto") balance = "equal";  // lists and logs are for a specific number of ranks
-        profile = results = "";  // a path to write to is not taken from a checkpoint, which may be a stranger's
+        // A path to write to, or a command, is not taken from a checkpoint, which may be a stranger's.
+        profile = results = after_checkpoint = before_resume = "";
     }
 
     // Checks for contradictions between flags; throws an Error.

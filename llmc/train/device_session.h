@@ -138,6 +138,7 @@ public:
         world_.print(end_.budget_text());
         if (flags_.summary) world_.print(summary_text(summary()));
         append_to_results(end_.reason());
+        saver_->finish_uploads();
     }
 
     void fail(const Error& error) override {
@@ -442,6 +443,7 @@ private:
     RunFlags asked() const {
         RunFlags asked = request_.flags;
         asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
+        asked.after_checkpoint = asked.before_resume = "";  // not for those who get the checkpoint
         if (!flags_.trains()) return asked;
         asked.total_batch_size = config_.step.tokens_of_all();
         asked.warmup_steps = config_.recipe.warmup_steps;

@@ -1,9 +1,11 @@
 // See run_request.h.
 #include "llmc/train/run_request.h"
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <thread>
 #include <tuple>
 #include "llmc/base/check.h"            // require
 #include "llmc/base/file.h"             // files_matching, read_file, thread_read_bytes
@@ -17,6 +19,8 @@
 #include "llmc/data/utf8.h"             // printable
 #include "llmc/interop/adapter.h"       // base_hash, check_base, expected_hash
 #include "llmc/interop/export.h"        // export_model
+#include "llmc/run/child_process.h"     // why_not_run
+#include "llmc/run/stop.h"              // stop_signal
 
 namespace {
 
@@ -127,12 +131,17 @@ private:
     }
 };
 
-// The checkpoint that --resume names. Empty path: `auto`, and there is none yet.
-FoundCheckpoint find_asked(const RunFlags& flags, SharedVerification& together) {
+// The checkpoint that --resume names. Empty path: `auto`, and there is none yet. `not_brought`: why --before-resume has
+// failed; then a run must not begin anew.
+FoundCheckpoint find_asked(const RunFlags& flags, const std::string& not_brought, SharedVerification& together) {
     const bool automatic = flags.resume == "auto";
     const std::string& where = automatic ? flags.out_dir : flags.resume;
     FoundCheckpoint found = find_checkpoint(where, [&](const std::string& folder) { return together.verify(folder); });
     if (found.path.empty()) {
+        if (!not_brought.empty())
+            throw Error(kExitRank, format("--before-resume %s, and there is no checkpoint in %s: let it end with exit "
+                                          "code 0 once it has looked, also where there is none yet",
+                                          not_brought.c_str(), where.c_str()));
         std::string whys;
         for (const PassedOver& other : found.passed_over)
             whys += (whys.empty() ? "" : "; ") + other.path + ": " + other.why;
@@ -167,14 +176,34 @@ void check_first_has_newest(const std::string& out_dir, Ranks& ranks) {
     });
 }
 
+// --before-resume, on rank 0: it alone needs the files, and sends the others theirs. They wait up to io-timeout, and
+// all attempts together end before that. Returns why it was not done; "": it was.
+std::string run_before_resume(const RunFlags& flags) {
+    constexpr int kAttempts = 3;
+    const std::string out_dir = std::filesystem::absolute(flags.resume == "auto" ? flags.out_dir : flags.resume);
+    const auto began = std::chrono::steady_clock::now();
+    std::string why;
+    for (int attempt = 0; attempt < kAttempts; attempt++) {
+        std::this_thread::sleep_for(std::chrono::seconds(attempt));
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - began;
+        const double left_s = 0.9 * flags.io_timeout_s - taken.count();
+        if (left_s <= 0) break;
+        why = why_not_run(flags.before_resume, {"ANVIL_OUT_DIR=" + out_dir}, left_s,
+                          [] { return stop_signal() != nullptr; });
+        if (why.empty() || stop_signal()) break;
+        std::fprintf(stderr, "warning: --before-resume %s\n", why.c_str());
+    }
+    return why;
+}
+
 // Collective. The path is rank 0's.
-FoundCheckpoint find_together(const RunFlags& flags, Ranks& ranks) {
+FoundCheckpoint find_together(const RunFlags& flags, const std::string& not_brought, Ranks& ranks) {
     const Watchdog::Patience patience(ranks.watchdog());
     FoundCheckpoint found;
     SharedVerification together(flags, ranks);
     std::exception_ptr error;
     if (ranks.rank == 0) try {
-            found = find_asked(flags, together);
+            found = find_asked(flags, not_brought, together);
         } catch (const SharedError&) {
             throw;  // the other ranks throw it, too
         } catch (const Error&) {
@@ -348,8 +377,10 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     RunFlags& flags = request.flags;
     if (flags.command == Command::bench_comm) return request;
     if (!flags.resume.empty()) {
+        std::string not_brought;
+        if (ranks.rank == 0 && !flags.before_resume.empty()) not_brought = run_before_resume(flags);
         if (flags.resume == "auto" && ranks.world_size > 1) check_first_has_newest(flags.out_dir, ranks);
-        request.checkpoint = find_together(flags, ranks);
+        request.checkpoint = find_together(flags, not_brought, ranks);
         request.verified_bytes = thread_read_bytes;
     }
     std::string optimizer;  // that of the checkpoint

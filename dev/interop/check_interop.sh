@@ -43,6 +43,7 @@ check dev/interop/check_templates.py 'transformers' jinja2 numpy || status=$?
 check dev/interop/check_servers.py torch==2.13.0 'transformers[serving]' gguf xllamacpp openai || status=$?
 check dev/interop/check_logs.py tensorboard wandb prometheus_client || status=$?
 check dev/interop/check_parquet.py pyarrow || status=$?
+check dev/interop/check_bucket.py 'moto[server]' awscli || status=$?
 wait $tokenizers || status=$?
 cat "$log"
 exit $status

@@ -1,0 +1,99 @@
+"""SIGKILL for runs that keep their checkpoints in a bucket, too: the trainer, the copies, and then often the disk."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from harness import ROOT, Case, difference
+
+CONFIGS = ("adamw", "muon", "bf16", "ranks")
+SAVES = {"checkpoint-every": 6, "keep": 1}
+
+
+class Folder:
+    """A bucket, for scripts/bucket.sh."""
+
+    def __init__(self, path):
+        self.place = path
+
+    def names(self):
+        return [str(path.relative_to(self.place)) for path in self.place.glob("*/*")]
+
+    def read(self, name):
+        return (self.place / name).read_bytes()
+
+
+def damage(bucket):
+    """What is wrong with a checkpoint that counts, which is one with a manifest; and how many those are."""
+    complete = [name for name in bucket.names() if name.endswith("/manifest.json")]
+    for manifest in complete:
+        for name, record in json.loads(bucket.read(manifest))["files"].items():
+            path = f"{manifest.split('/')[0]}/{name}"
+            if path not in bucket.names() or len(bucket.read(path)) != record["bytes"]:
+                return f"{path} in the bucket is not that of its manifest", len(complete)
+    return "", len(complete)
+
+
+def kill_session(leader):
+    """All processes of a session, also those in other process groups."""
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == leader:
+                os.kill(int(folder.name), signal.SIGKILL)
+        except (OSError, IndexError):
+            continue
+
+
+def start(bench, out, config, bucket, err):
+    script = ROOT / "scripts/bucket.sh"
+    hooks = {"after_checkpoint": f"{script} put {bucket.place}", "before_resume": f"{script} get {bucket.place}"}
+    command = bench.flags(out, config, resume="auto", **SAVES, **hooks)
+    return subprocess.Popen(
+        [str(word) for word in command], cwd=bench.scratch, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
+    )  # fmt: skip
+
+
+def at_random(bench, new_bucket=Folder):
+    """Kills one run again and again, the trainer alone or all that it has started, and resumes it, on a new disk in half of
+    the cases. In the bucket each checkpoint with a manifest is complete at any time; at its end the run is compared."""
+    longest_s = None
+    while True:
+        config = bench.random.choice(CONFIGS)
+        bench.straight(config)
+        out = bench.fresh("bucket")
+        bucket = new_bucket(bench.scratch / f"{out.name}.far")
+        while True:
+            began, is_killed = time.monotonic(), False
+            moment_s = bench.random.uniform(0, longest_s) if longest_s else 300
+            with tempfile.TemporaryFile("w+") as err:
+                process = start(bench, out, config, bucket, err)
+                try:
+                    process.wait(moment_s)
+                except subprocess.TimeoutExpired:
+                    is_killed = True
+                    process.kill() if bench.random.random() < 0.3 else kill_session(process.pid)
+                    process.wait()
+                err.seek(0)
+                said = err.read().strip()
+            longest_s = longest_s or time.monotonic() - began
+            how = f"configuration {config}, killed after {moment_s:.4f} s"
+            wrong, complete = damage(bucket)
+            if process.returncode not in (0, -signal.SIGKILL) or "passed over" in said:
+                wrong = f"exit code {process.returncode}: {said[-300:]}"
+            if process.returncode == 0:
+                wrong = wrong or difference(out, bench.straight(config))
+                wrong = wrong or ("" if complete else "the run is over, and its bucket is empty")
+            if is_killed or wrong:
+                yield Case(wrong, how)
+            if process.returncode == 0 or wrong:
+                break
+            if bench.random.random() < 0.5:
+                kill_session(process.pid)  # with its disk goes the machine
+                shutil.rmtree(out, ignore_errors=True)
+        bench.remove(out, bench.scratch / f"{out.name}.far")

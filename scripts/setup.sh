@@ -61,6 +61,7 @@ if [ -n "$tests" ] && [ "${USE_MPI:-auto}" != 0 ]; then
     have mpirun || optional+=(openmpi-bin)
     have mpicxx || optional+=(libopenmpi-dev)
 fi
+[ -z "$tests" ] || python3 -c 'import yaml' 2>/dev/null || optional+=(python3-yaml)
 [ -z "$clang" ] || have clang++-19 || have clang++ || optional+=(clang-19 libclang-rt-19-dev libomp-19-dev llvm-19)
 [ -z "$oldest" ] || have clang++-14 || optional+=(clang-14)
 formatter=

@@ -1,5 +1,5 @@
-// dev/two_hosts.sh and dev/two_disks.sh: ranks on two hosts, which are network namespaces of this machine, joined by a
-// link of known speed.
+// dev/two_hosts.sh, dev/two_disks.sh and dev/two_pods.sh: ranks on two hosts, which are network namespaces of this
+// machine, joined by a link of known speed.
 #include <cstdlib>
 #include "test/processes.h"  // has_mpi
 #include "test/testing.h"
@@ -71,6 +71,20 @@ TEST_CASE("two machines without a common folder go on after losing either, with 
     CHECK(contains(ended.out, "both with rank 0 on beta to 50 | 1 to 50 | all bits |"));
     CHECK(contains(ended.out, "| three ranks on both, and three virtual ranks in one process | 51 to 80 | all bits |"));
     CHECK(contains(ended.out, "The weights of step 50 are those of one process, bit for bit."));
+}
+
+TEST_CASE("two pods of each cluster's file train to the bits of one process, and go on after one is lost",
+          "[two_hosts][plain][slow]") {
+    program("data/tokenize");
+    const std::string before = namespaces();
+    const Finished ended = run(programs() + "timeout 600 dev/two_pods.sh");
+    CHECK(namespaces() == before);
+    if (is_skipped(ended)) return;
+    INFO(ended.out << ended.err);
+    REQUIRE(ended.exit_code == 0);
+    for (const std::string file : {"trainjob.yaml", "indexed_job.yaml", "jobset.yaml", "skypilot.yaml", "slurm.sh"})
+        CHECK(contains(ended.out, file + ": two pods have the bits of one process; one was lost"));
+    CHECK(contains(ended.out, has_mpi() ? "mpijob.yaml: two pods" : "mpijob.yaml: left out"));
 }
 
 TEST_CASE("two_hosts says what is missing, and leaves nothing when it is interrupted", "[two_hosts]") {

@@ -20,8 +20,8 @@ if [ $# != 2 ] || { [ "$what" != put ] && [ "$what" != get ]; } || [ -z "$place"
 fi
 out=${ANVIL_OUT_DIR:?is not set: train_gpt sets it for --after-checkpoint and --before-resume}
 
-# manifests [NAME]: lines that end in their paths, of all checkpoints or that one; show FILE and remove FILE of the bucket; send FOLDER NAME, without the manifest;
-# send_file FROM FILE; receive NAME FOLDER
+# manifests [NAME]: lines that end in their paths, of all checkpoints or that one; show FILE, remove FILE: in the bucket;
+# send FOLDER NAME: all but the manifest; send_file FROM FILE; receive NAME FOLDER
 case $place in
     s3://*)
         manifests() { aws s3 ls --recursive "$place/${1:+$1/}" || [ $? = 1 ]; } # 1: there is nothing

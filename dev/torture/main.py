@@ -40,7 +40,7 @@ from harness import ROOT, Bench, compile_shim
 # name, what is done, cases of the short and of the long form, the generator
 PARTS = (
     ("kills", "SIGKILL at a random moment", 20, 500, kills.at_random),
-    ("buckets", "SIGKILL, and the disk lost in half of the cases", 20, 100, buckets.at_random),
+    ("buckets", "SIGKILL of a run, its copy to a bucket, often its disk", 20, 100, buckets.at_random),
     ("calls", "SIGKILL before, inside or after a system call", 30, 700, kills.at_system_calls),
     ("crashes", "states that a crash of the machine may leave", 60, 6000, crash_states.replay),
     ("flips", "one bit of a checkpoint flipped", 20, 10_000, damage.flips),

@@ -281,10 +281,11 @@ void RunLog::step(const StepRecord& r) {
     }
 }
 
-void RunLog::validation(int64_t step, double loss, double bits_per_byte) {
+void RunLog::validation(int64_t step, double loss, double bits_per_byte, const std::map<std::string, double>& sizes) {
     if (silent()) return;
     OrderedJson line = {{"type", "val"}, {"step", step}, {"loss", number(loss)}};
     if (!std::isnan(bits_per_byte)) line["bpb"] = number(bits_per_byte);
+    for (const auto& [name, size] : sizes) line["sizes"][name] = number(size);
     write_line(line_of(line));
     const std::string bpb = std::isnan(bits_per_byte) ? "" : format(" | bpb %.4f", bits_per_byte);
     const std::string shown =

@@ -6,6 +6,7 @@ The log of a run: one line per step on stdout, and all records in OUT/log.jsonl,
   {"type":"step","step","loss","norm","lr","ms","tokens_per_s"}     {"type":"val","step","loss"}
       several ranks: also "comm_ms","comm_exposed_ms","comm_predicted_ms"; with --noise-scale "noise_scale"
       if the devices' peak is known: also "mfu"                         "val" also has "bpb", bits per byte, if known
+      with activation-sizes "val" also has "sizes":{NAME:RMS}
       if some targets are ignored: also "ignored", their number
       FP8 with delayed scales: also "fp8_saturated", the number of elements beyond their range
       packed documents: also "cropped", the fraction of their tokens that was dropped in all steps so far
@@ -115,7 +116,8 @@ public:
                 const std::vector<std::string>& passed_over, const ReadBytes& read = {});
 
     void step(const StepRecord& record);
-    void validation(int64_t step, double loss, double bits_per_byte = NAN);  // NaN: not known
+    void validation(int64_t step, double loss, double bits_per_byte = NAN,  // NaN: not known
+                    const std::map<std::string, double>& sizes = {});
     // The scores of the tasks of a file.
     void tasks(int64_t step, const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);
     // The update of this step was skipped; the parameters are unchanged.

@@ -56,8 +56,8 @@ static const char* file_of(const std::string& name) {
         "adam-eps", "decay-power",    "embedding-learning-rate", "unembedding-learning-rate", "scalar-learning-rate",
         "outer-lr", "outer-momentum", "scale-hyperparameters",   "window-warmup-steps",       "schedule-by"};
     static const std::set<std::string> of_config = {
-        "async-checkpoint", "checkpoint-to", "profile-steps", "temperature", "top-k",   "top-p",
-        "fp8-amax-history", "peak-flops",    "max-restarts",  "bucket-mb",   "overlap", "io-timeout"};
+        "async-checkpoint", "checkpoint-to", "profile-steps", "activation-sizes", "temperature", "top-k",     "top-p",
+        "fp8-amax-history", "peak-flops",    "max-restarts",  "bucket-mb",        "overlap",     "io-timeout"};
     if (of_config.contains(name)) return "config";
     const bool is_of_recipe = of_recipe.contains(name) || name.starts_with("reference-") ||
                               name.ends_with("-growth") || name.starts_with("tail-average") ||
@@ -299,6 +299,8 @@ std::vector<Field> RunFlags::fields() {
                   "tokens per validation, in whole sequences, the same ones at any --batch-size and number of ranks "
                   "(0: all)"}
                 .from(0),
+            {"output", "activation-sizes", &activation_sizes,
+             "validations also write the root mean square of activations to log.jsonl (scripts/coordinate_check.py)"},
             {"output", "eval-tasks", &eval_tasks,
              "task files to score the model on, separated by commas; made by scripts/make_hellaswag.py and "
              "scripts/make_core.py"},

@@ -89,7 +89,7 @@ struct RunFlags {
     int keep = 2, print_every = 10;
     bool save_best = false;
     int64_t patience = 0;
-    bool async_checkpoint = true, summary = false;
+    bool async_checkpoint = true, summary = false, activation_sizes = false;
     std::string results, description;
     std::string checkpoint_to = "auto", log_to = "none", profile, after_checkpoint, before_resume;
     int64_t profile_steps = 3;

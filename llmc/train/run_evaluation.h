@@ -20,23 +20,24 @@ Calls do nothing if the run lacks what they need: validation data, tasks or a pr
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/rng.h"              // Rng
-#include "llmc/checkpoint/run_state.h"  // RunState, validation_key
-#include "llmc/comm/ranks.h"            // Ranks, SharedError
-#include "llmc/data/utf8.h"             // printable
-#include "llmc/eval/loss.h"             // evaluate
-#include "llmc/eval/sample.h"           // sample
-#include "llmc/eval/tasks.h"            // score_tasks
-#include "llmc/io/checkpoint.h"         // best_step, checkpoint_path
-#include "llmc/model/gpt.h"             // Gpt
-#include "llmc/run/log.h"               // RunLog
-#include "llmc/run/stop.h"              // stop_signal
-#include "llmc/run/summary.h"           // RunSummary
-#include "llmc/train/prepare.h"         // PreparedRun
-#include "llmc/train/run_balance.h"     // RunBalance
-#include "llmc/train/run_end.h"         // unlearned_advice
-#include "llmc/train/run_inputs.h"      // RunInputs
-#include "llmc/train/world.h"           // World
+#include "llmc/base/rng.h"               // Rng
+#include "llmc/checkpoint/run_state.h"   // RunState, validation_key
+#include "llmc/comm/ranks.h"             // Ranks, SharedError
+#include "llmc/data/utf8.h"              // printable
+#include "llmc/eval/activation_sizes.h"  // activation_sizes
+#include "llmc/eval/loss.h"              // evaluate
+#include "llmc/eval/sample.h"            // sample
+#include "llmc/eval/tasks.h"             // score_tasks
+#include "llmc/io/checkpoint.h"          // best_step, checkpoint_path
+#include "llmc/model/gpt.h"              // Gpt
+#include "llmc/run/log.h"                // RunLog
+#include "llmc/run/stop.h"               // stop_signal
+#include "llmc/run/summary.h"            // RunSummary
+#include "llmc/train/prepare.h"          // PreparedRun
+#include "llmc/train/run_balance.h"      // RunBalance
+#include "llmc/train/run_end.h"          // unlearned_advice
+#include "llmc/train/run_inputs.h"       // RunInputs
+#include "llmc/train/world.h"            // World
 
 template <class Device, class T>
 class RunEvaluation {
@@ -81,7 +82,8 @@ public:
         if (seen_.targets == 0 && world_.is_first())
             std::fprintf(stderr, "warning: no validation loss: none of its targets is learned; %s\n",
                          unlearned_advice("--val-data", config_.step.T, data_.val->cropped()).c_str());
-        log_.validation(state_.step, seen_.loss, seen_.bits_per_byte);
+        log_.validation(state_.step, seen_.loss, seen_.bits_per_byte,
+                        flags_.activation_sizes ? activation_sizes(model_) : std::map<std::string, double>());
         return is_best;
     }
     bool has_validated(int64_t step) const { return seen_step_ == step; }

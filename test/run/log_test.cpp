@@ -105,9 +105,11 @@ TEST_CASE("what is not always known is logged when it is", "[log]") {
         RunLog log(out.path, kFresh, {.steps = 5});
         log.validation(0, 2.5, 1 / 3.0);
         log.step({.step = 1, .loss = 2, .norm = 1, .lr = 6e-4, .ms = 250, .tokens = 1000, .mfu = 0.40625});
+        log.validation(1, 2.25, NAN, {{"mlp", 0.5}, {"logits", INFINITY}});
     });
     const std::vector<json> records = records_of(out.path);
-    REQUIRE(records.size() == 2);
+    REQUIRE(records.size() == 3);
+    CHECK(records[2]["sizes"] == json({{"mlp", 0.5}, {"logits", "inf"}}));
     CHECK(records[0] == json({{"type", "val"}, {"step", 0}, {"loss", 2.5}, {"bpb", 1 / 3.0}}));
     CHECK(records[1]["mfu"] == 0.40625);
     CHECK(contains(shown, "val  0/5 | loss  2.5000 | bpb 0.3333\n"));

@@ -8,6 +8,16 @@ the export to Hugging Face's layout all walk this list; no code knows a paramete
   for (const Parameter& p : list) weights.at(p)   for all other code
 
 Matrices are (out, in), row-major, as torch.nn.Linear keeps them.
+
+muP (Yang et al., 2022, arXiv:2203.03466, table 3, for Adam), with m = C / mup_base_width:
+
+                              matrices of the blocks    lm_head    tied: gain and bias of ln_f    all others
+  initial deviation, gain     1 / sqrt(m)               1 / m      1 / m                          1
+  AdamW's learning rate       1 / m                     1 / m      1 / m                          1
+
+A tied lm_head is the embedding, whose rate does not change, so its 1 / m is in what it reads: there is no multiplier
+for other programs to know. Weight decay times learning rate stays. Muon's rate does not depend on m: its updates have
+the same singular values at any width. Attention's scale: ModelConfig::shape.
 */
 #pragma once
 #include <algorithm>
@@ -68,6 +78,7 @@ struct Parameter {
     int64_t offset = 0;         // in a Buffer, in elements
     // For Muon: the rows of each of the matrices that are stacked in it (Q, K and V; gate and up). Empty: not for Muon.
     std::vector<int64_t> matrix_rows = {};
+    double rate = 1;                          // multiplies AdamW's learning rate and divides its weight decay (muP)
     bool is_frozen = false;                   // beside adapters: it does not learn
     std::optional<LinearKind> codes_of = {};  // it is there in FP8 alone, as this layer's codes, and in no Buffer
     bool is_adapter = false;                  // A or B (lora.h)
@@ -104,9 +115,11 @@ struct GptPointers {
         const Architecture& a = s.architecture;
         const int64_t C = s.channels, L = s.num_layers, F = s.hidden(), HS = s.head_size(), CQ = s.query_channels(),
                       KV = s.kv_heads() * HS;
+        const double mup = s.mup();
         int64_t layer = -1;
         const auto add = [&](T*& pointer, const std::string& name, const Shape& shape, Init init, ParameterGroup group,
-                             std::vector<int64_t> matrix_rows = {}, std::optional<LinearKind> codes_of = {}) {
+                             std::vector<int64_t> matrix_rows = {}, double rate = 1,
+                             std::optional<LinearKind> codes_of = {}) {
             visit(pointer, Parameter{.name = name,
                                      .shape = shape,
                                      .init = init,
@@ -114,27 +127,29 @@ struct GptPointers {
                                      .exported_rows = shape[0],
                                      .layer = layer,
                                      .matrix_rows = std::move(matrix_rows),
+                                     .rate = rate,
                                      .is_frozen = s.lora.is_on(),
                                      .codes_of = codes_of});
         };
         // One row per token, without the padding of the vocabulary.
         const auto add_table = [&](T*& pointer, const std::string& name, int64_t columns, Init init,
-                                   ParameterGroup group) {
+                                   ParameterGroup group, double rate = 1) {
             visit(pointer, Parameter{.name = name,
                                      .shape = {s.padded_vocab_size(), columns},
                                      .init = init,
                                      .group = group,
                                      .exported_rows = s.vocab_size,
                                      .layer = layer,
+                                     .rate = rate,
                                      .is_frozen = s.lora.is_on()});
         };
-        const auto add_norm = [&](T*& weight, T*& bias, const std::string& name) {
+        const auto add_norm = [&](T*& weight, T*& bias, const std::string& name, double gain = 1) {
             if (a.norm != NormKind::plain_rmsnorm)
-                add(weight, name + ".weight", {C}, Init::constant(1), Group::vectors);
-            if (a.norm == NormKind::layernorm) add(bias, name + ".bias", {C}, Init::zeros(), Group::vectors);
+                add(weight, name + ".weight", {C}, Init::constant(gain), Group::vectors, {}, gain);
+            if (a.norm == NormKind::layernorm) add(bias, name + ".bias", {C}, Init::zeros(), Group::vectors, {}, gain);
         };
         const auto deviation = [&](int64_t inputs) {
-            return a.init.matrices / (a.init.by_fan_in ? std::sqrt(double(inputs)) : 1);
+            return a.init.by_fan_in ? a.init.matrices / std::sqrt(double(inputs)) : a.init.matrices * std::sqrt(mup);
         };
         const auto spread = [&](double d) {
             return a.init.uniform ? Init::uniform(-std::sqrt(3.) * d, std::sqrt(3.) * d) : Init::normal(d);
@@ -143,7 +158,7 @@ struct GptPointers {
                                     std::vector<int64_t> rows, Init init, bool has_bias) {
             const auto [inputs, outputs] = linear_size(s, kind);
             const bool is_fp8 = s.lora.fp8_base && suits_fp8(inputs, outputs);
-            add(weight, name + ".weight", {outputs, inputs}, init, Group::matrices, std::move(rows),
+            add(weight, name + ".weight", {outputs, inputs}, init, Group::matrices, std::move(rows), mup,
                 is_fp8 ? std::optional(kind) : std::nullopt);
             if (has_bias) add(bias, name + ".bias", {outputs}, Init::zeros(), Group::vectors);
         };
@@ -191,8 +206,8 @@ struct GptPointers {
             const std::string h = "h." + std::to_string(l) + ".";
             const bool has_values = s.has_value_embedding(layer);
             if (has_values)
-                add_table(b.value_embeds, "value_embeds." + std::to_string(l) + ".weight", KV, spread(deviation(C)),
-                          Group::value_embeddings);
+                add_table(b.value_embeds, "value_embeds." + std::to_string(l) + ".weight", KV,
+                          spread(deviation(C) / std::sqrt(mup)), Group::value_embeddings);
             add_norm(b.ln_1_weight, b.ln_1_bias, h + "ln_1");
             add_linear(b.c_attn_weight, b.c_attn_bias, kQkv, h + "attn.c_attn", {CQ, KV, KV}, spread(deviation(C)),
                        a.biases || a.qkv_biases);
@@ -215,8 +230,8 @@ struct GptPointers {
             add_adapter(b, kDown, h + "mlp.c_proj");
         }
         layer = L;
-        add_norm(ln_f_weight, ln_f_bias, "ln_f");
-        if (!a.tied_head) add_table(lm_head, "lm_head.weight", C, Init::normal(a.init.head), Group::head);
+        add_norm(ln_f_weight, ln_f_bias, "ln_f", a.tied_head ? mup : 1);
+        if (!a.tied_head) add_table(lm_head, "lm_head.weight", C, Init::normal(a.init.head * mup), Group::head, mup);
     }
 };
 

@@ -1,6 +1,7 @@
 // See shape.h.
 #include "llmc/model/shape.h"
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include "llmc/base/check.h"     // require
 #include "llmc/base/integers.h"  // up_to_multiple, nearest_divisors
@@ -29,6 +30,17 @@ void check_heads(const GptShape& s) {
             "%ld",
             s.head_size(), pairs, s.head_size() / pairs * pairs * s.num_heads,
             (s.head_size() / pairs + 1) * pairs * s.num_heads);
+}
+
+void set_mup_score_scale(GptShape& s) {
+    if (s.mup() == 1) return;
+    require(!s.architecture.tied_head || s.architecture.norm != NormKind::plain_rmsnorm,
+            "mup-base-width = %ld: with tied-head = true the gain of the last norm takes lm_head's factor, and norm = "
+            "plain-rmsnorm has none: give another norm, or tied-head = false",
+            s.mup_base_width);
+    // 1 / sqrt(HS) at the base width, of which the heads are HS * mup() wide, and from there on as 1 / HS.
+    double& scale = s.architecture.score_scale;
+    if (scale == 0 && s.head_channels == 0) scale = std::sqrt(s.mup() / double(s.head_size()));
 }
 
 }  // namespace
@@ -94,6 +106,11 @@ std::vector<Field> ModelConfig::fields() {
               {},
               0,
               1 << 22}
+            .only_in("model"),
+        Field{"model", "mup-base-width", &mup_base_width,
+              "muP: the width C at which it is the standard parametrization (0: at any); initialization, AdamW's rates "
+              "and attention's scale follow from C / this, so that the best learning rate stays (doc/recipes.md)"}
+            .from(0, 1 << 20)
             .only_in("model"),
         {"model",
          "seq-len",
@@ -183,6 +200,9 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
     require(model == "custom" || depth == 0,
             "--depth %d makes nanochat's model, and --model %s is another: leave one out", depth, model.c_str());
     require(head_channels == 0 || depth == 0, "head-channels %d: with --depth it is head-size", head_channels);
+    require(mup_base_width == 0 || depth == 0,
+            "mup-base-width = %d with --depth, whose laws scale learning rates by width: leave one out",
+            mup_base_width);
     GptShape shape{4, 4, 128, 64, 0};
     for (const GptPreset& preset : kGptPresets)
         if (model == preset.name) shape = preset.shape;
@@ -225,5 +245,7 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
     require(seq_len <= shape.max_seq_len, "--seq-len %d is above the %ld positions of --model %s", seq_len,
             shape.max_seq_len, model.c_str());
     layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len);
+    shape.mup_base_width = mup_base_width;
+    set_mup_score_scale(shape);
     return shape;
 }

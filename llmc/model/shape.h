@@ -41,6 +41,10 @@ struct GptShape {
     Architecture architecture = {};
     int64_t head_channels = 0;  // HS; 0: C / NH
     Lora lora = {};
+    int64_t mup_base_width = 0;  // muP (parameters.h): the width at which it is the standard parametrization; 0: off
+
+    // Base width / C: by how much muP scales what it scales.
+    double mup() const { return mup_base_width > 0 ? double(mup_base_width) / double(channels) : 1; }
 
     int64_t padded_vocab_size() const {  // Vp
         return (vocab_size + kVocabularyMultiple - 1) / kVocabularyMultiple * kVocabularyMultiple;
@@ -118,7 +122,7 @@ struct ModelConfig {
     std::string model = "custom", architecture = "preset";
     int depth = 0, aspect_ratio = 64, depth_head_size = 128;
     int num_layers = 0, num_heads = 0, num_kv_heads = 0, channels = 0, head_channels = 0, mlp_channels = 0, seq_len = 0;
-    int vocab_size = 0;
+    int vocab_size = 0, mup_base_width = 0;
     std::vector<std::string> changes;  // of the architecture's fields; "preset": none
 
     ModelConfig();

@@ -34,11 +34,11 @@ private:
                                .v = piece.template state_as<M>(1),
                                .grad = piece.gradient,
                                .n = piece.size,
-                               .hyper = {.learning_rate = batch.rates.groups[size_t(piece.group)],
+                               .hyper = {.learning_rate = batch.rates.groups[size_t(piece.group)] * piece.rate,
                                          .beta1 = rule.beta1,
                                          .beta2 = rule.beta2,
                                          .eps = rule.eps,
-                                         .weight_decay = rule.weight_decay},
+                                         .weight_decay = rule.weight_decay / piece.rate},
                                .rounding = piece.rounding});
         }
         return tensors;

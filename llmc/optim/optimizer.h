@@ -243,7 +243,8 @@ private:
                               .gradient = nullptr,
                               .size = piece.size(),
                               .group = parameter(piece).group,
-                              .rounding = rounding(i)};
+                              .rounding = rounding(i),
+                              .rate = parameter(piece).rate};
         for (size_t k = 0; k < rule(piece).state.size(); k++)
             if (range(k, piece).size() > 0) result.state[k] = state_data(k, i);
         return result;

@@ -78,6 +78,7 @@ struct UpdatePiece {
     int64_t size;
     ParameterGroup group;
     MomentRounding rounding;  // of state in bf16, and of weights without master weights
+    double rate;              // Parameter::rate
 
     // A state tensor, of UpdateRule::state_dtype.
     template <class M>

@@ -1,6 +1,7 @@
 // See run_config.h.
 #include "llmc/run/run_config.h"
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include "llmc/base/check.h"          // require, format
 #include "llmc/base/integers.h"       // nearest_divisors, nearest_multiple
@@ -383,7 +384,9 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     }
     flags.validate();
     if (!by_depth) {
-        Scaling& scaling = decision.scaling = scaling_of(flags, step.tokens_of_all(), shape.channels);
+        // A recipe's own law of width gives the rates at muP's base width, from which muP goes on.
+        Scaling& scaling = decision.scaling =
+            scaling_of(flags, step.tokens_of_all(), shape.mup_base_width > 0 ? shape.mup_base_width : shape.channels);
         if (!stages.empty()) {
             RunConfig config;
             config.step = step, config.stages = stages;
@@ -393,6 +396,12 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
         // The recipe's warm-up depends on the number of steps, which is known now.
         if (decision.scaling.asked) decision.derivation += decision.scaling.text(flags.chosen_recipe()) + "\n";
     }
+    if (const double mup = shape.mup(); mup != 1 && flags.trains())
+        decision.derivation += format(
+            "muP: standard at %ld channels, here %ld: learning rate of %slm_head x %.4g, deviation of matrices x "
+            "%.4g\n",
+            shape.mup_base_width, shape.channels, flags.chosen_recipe().muon() ? "" : "matrices and ", mup,
+            std::sqrt(mup));
     decision.derivation = chosen + fitted + decision.derivation;
     return decision;
 }

@@ -25,8 +25,10 @@
 namespace {
 
 std::string text_of(const GptShape& s) {
+    const double scale = s.architecture.score_scale;
     return format("%ld layers, %ld heads, %ld channels, a vocabulary of %ld", s.num_layers, s.num_heads, s.channels,
-                  s.vocab_size);
+                  s.vocab_size) +
+           (scale > 0 ? format(", score-scale %g", scale) : "");
 }
 
 // Fills in what the run decided at its start, if its checkpoint is an older one that does not tell. It stays decided:
@@ -407,7 +409,8 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         set_given(flags.fields(), line.given);
         note_given(flags, line.given);
         share_errors(ranks, [&] {
-            const std::string others = request.changed({"model", "depth", "lora-rank", "lora-targets", "lora-alpha"});
+            const std::string others =
+                request.changed({"model", "depth", "mup-base-width", "lora-rank", "lora-targets", "lora-alpha"});
             require(others.empty(),
                     "%s is of a run with another %s: leave it out, or start a new run in another --out-dir",
                     request.checkpoint.path.c_str(), others.c_str());
@@ -509,5 +512,6 @@ GptShape find_shape(const RunRequest& request, int64_t tokenizer_vocab_size) {
     }
     require(same_model(shape, stored), "%s is of another model: it has %s, and the flags and the data ask for %s",
             path.c_str(), text_of(stored).c_str(), text_of(shape).c_str());
+    stored.mup_base_width = shape.mup_base_width;  // of the training, not of the model
     return stored;
 }

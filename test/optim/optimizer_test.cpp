@@ -296,7 +296,8 @@ const std::map<std::string, UpdateByOp> kUpdatesByOp = {{"adamw", update_by_adam
 
 TEST_CASE("every rule gives its op the numbers of the group", "[optimizer]") {
     Cpu cpu(1);
-    const ParameterList list = Family{2, 2, 1, 8, 64, false, true, true}.list();
+    ParameterList list = Family{2, 2, 1, 8, 64, false, true, true}.list();
+    for (size_t i = 0; i < list.parameters.size(); i++) list.parameters[i].rate = 1 / double(1 + i % 5);
     OptimizerConfig numbers;
     for (size_t g = 0; g < kNumParameterGroups; g++) {
         const double x = double(g + 1);
@@ -324,12 +325,13 @@ TEST_CASE("every rule gives its op the numbers of the group", "[optimizer]") {
             const StepScalars scalars{.grad_scale = 0.5, .updates = step, .applied = 1};
             optimizer.update(weights, gradients, rules.rates(0.5), &scalars);
             for (const Parameter& p : list) {
-                const GroupRule& rule = rules.rule(p.group);
+                GroupRule rule = rules.rule(p.group);
+                rule.weight_decay /= p.rate;
                 std::vector<Floats>& state = states[p.name];
                 state.resize(update_rule->state.size(), Floats(size_t(p.size())));
                 Floats weight(want.begin() + p.offset, want.begin() + p.offset + p.size());
-                kUpdatesByOp.at(update_rule->name)(cpu, rule, rule.learning_rate * 0.5, weight, state, gradients.at(p),
-                                                   scalars);
+                kUpdatesByOp.at(update_rule->name)(cpu, rule, rule.learning_rate * 0.5 * p.rate, weight, state,
+                                                   gradients.at(p), scalars);
                 std::copy(weight.begin(), weight.end(), want.begin() + p.offset);
                 INFO(p.name << ", step " << step);
                 CHECK((Floats(weights.at(p), weights.at(p) + p.size()) == weight));

@@ -75,6 +75,34 @@ TEST_CASE("a resumed run is the undisturbed run, bit for bit", "[resume]") {
     }
 }
 
+TEST_CASE("a run in muP stays in muP when it is resumed, and keeps its base width", "[resume]") {
+    const TinyRuns runs;
+    const FlagMap mup = {{"mup-base-width", "8"},
+                         {"steps", "4"},
+                         {"warmup-steps", "0"},
+                         {"checkpoint-every", "2"},
+                         {"learning-rate", "0.01"}};
+    const Finished straight = runs.train("straight", mup),
+                   standard = runs.train("standard", with(mup, {{"mup-base-width", "32"}}));
+    must_succeed(straight);
+    CHECK(contains(straight.out, "muP: standard at 8 channels, here 32: learning rate of matrices and lm_head x 0.25"));
+    must_succeed(standard);
+    CHECK_FALSE(contains(standard.out, "muP"));
+    const std::string half = step_folder(runs.path("straight"), 2);
+    const Finished resumed = run(command_of({{"resume", half}, {"out-dir", runs.path("resumed")}}));
+    must_succeed(resumed);
+    CHECK(contains(resumed.out, "muP: standard at 8 channels, here 32"));
+    CHECK(difference(step_folder(runs.path("resumed"), 4), step_folder(runs.path("straight"), 4)) == "");
+    CHECK(difference(step_folder(runs.path("straight"), 4), step_folder(runs.path("standard"), 4)) != "");
+    // At its base width it is the standard parametrization.
+    must_succeed(runs.train("none", with(mup, {{"mup-base-width", "0"}})));
+    CHECK(difference(step_folder(runs.path("standard"), 4), step_folder(runs.path("none"), 4)) == "");
+    const Finished other =
+        run(command_of({{"resume", half}, {"out-dir", runs.path("other")}, {"mup-base-width", "16"}}));
+    CHECK(other.exit_code == kExitUsage);
+    CHECK(contains(other.err, "is of a run with another --mup-base-width"));
+}
+
 TEST_CASE("a run that was stopped, at any step, goes on as if it had not been", "[resume]") {
     const TinyRuns runs;
     // A sample and a validation are due at each step, so at the one where the run is stopped, too.

@@ -548,6 +548,8 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
             {"rotary-low-turns = 4: expected fewer than rotary-high-turns = 4"});
     refused({{"head-channels", "7"}, {"positions", "rotary"}}, {"head-channels 7", "the nearest are 6 and 8"});
     refused({{"head-channels", "8"}, {"depth", "4"}}, {"with --depth it is head-size"});
+    refused({{"mup-base-width", "64"}, {"depth", "4"}}, {"mup-base-width = 64 with --depth"});
+    refused({{"mup-base-width", "64"}, {"norm", "plain-rmsnorm"}}, {"mup-base-width = 64: with tied-head = true"});
     refused({{"biases", "maybe"}}, {"biases = maybe: expected one of preset, true, false"});
     refused({{"depth", "4"}, {"head-size", "8"}, {"aspect-ratio", "8"}}, {"head-size = 8", "the nearest is 16"});
     refused({{"depth", "2"},

@@ -71,7 +71,7 @@ def panels(colors, title, subtitle, groups, x_name, y_name, is_y_log, y_range=No
             out.append(f'<path d="M{left} {y:.1f}h{PANEL - 40}" stroke="{grid}"/>')
             if panel == 0:
                 word(left - 6, y + 4, f"{2**mark if is_y_log else mark:.3g}", dim, "end")
-        for x in xs[:: math.ceil(len(xs) / 7)]:
+        for x in xs[:: math.ceil(len(xs) / 5)]:
             word(place(x), TOP + HIGH + 17, f"{x:.3g}")
         word(left + PANEL / 2 - 20, TOP + HIGH + 36, x_name)
         for curve, color in zip(names, lines):

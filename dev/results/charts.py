@@ -5,6 +5,7 @@
     dev/results/charts.py --check    exit code 1 if a committed chart differs from what it would draw (part of `make lint`)
 
 cpu-vs-pytorch: training speed on a CPU compared with PyTorch's, measured (doc/results/against-pytorch.json).
+mup: the best learning rate by width, with and without muP, measured (doc/results/mup.csv).
 Badges: the license and VERSION. one-step: a diagram for doc/design.md.
 gpu-step: tokens per second on a GPU. Shows the measured training runs of doc/results/GPU-DATE/ if there are any, else the
 predictions of `./train_gpt plan` (doc/results/steps-predicted.json). The title tells which; a chart never mixes both.
@@ -18,8 +19,10 @@ import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "dev/bench")]
+sys.path[:0] = [str(ROOT / "dev/bench"), str(ROOT / "scripts")]
 from against_pytorch import CONFIGS, best, classes, is_small, ratio  # noqa: E402
+import mup  # noqa: E402
+from coordinate_check import panels  # noqa: E402
 from perf_table import folders_of, newest_results, read_object, read_rows  # noqa: E402
 
 IMAGES = ROOT / "doc/images"
@@ -202,6 +205,29 @@ def step_diagram(theme):
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
+def mup_chart(theme):
+    """Validation loss over the learning rate, a curve per width, without and with muP; a dot marks the best rate."""
+    found, (text, dim, grid, strong, pale, gray, _) = mup.read(), THEMES[theme]
+    groups = {
+        f"{name}: best rates {mup.distance(found, of):.3g}x apart": {
+            f"{width} channels": [(rate, statistics.mean(loss.values())) for rate, loss in sorted(found[of, width].items())]
+            for width in mup.WIDTHS
+        }
+        for name, of in (("standard", "standard"), ("muP", "muP"))
+    }
+    lowest = min(loss for curves in groups.values() for points in curves.values() for _, loss in points)
+    return panels(
+        (text, dim, grid, (gray, pale, strong)),
+        "The best learning rate by width: measured",
+        f"GPT-2 with AdamW, 300 steps of tiny Shakespeare's bytes; mean of {len(mup.SEEDS)} seeds; a dot: the best rate of a width.",
+        groups,
+        "learning rate",
+        "validation loss",
+        False,
+        (lowest - 0.02, lowest + 0.6),
+    )
+
+
 def badge(name, value, color):
     """A badge that looks like those of shields.io."""
     left, right = 12 + round(6.3 * len(name)), 12 + round(6.3 * len(value))
@@ -214,7 +240,7 @@ def badge(name, value, color):
 """
 
 
-CHARTS = {"cpu-vs-pytorch": cpu_chart, "gpu-step": gpu_chart, "one-step": step_diagram}
+CHARTS = {"cpu-vs-pytorch": cpu_chart, "gpu-step": gpu_chart, "mup": mup_chart, "one-step": step_diagram}
 
 
 def images():

@@ -197,6 +197,19 @@ TEST_CASE("the warm-up that nobody gave fits the run, and one that was given sta
     CHECK(resolved(derived).recipe.warmup_steps == 2);
 }
 
+TEST_CASE("in muP a recipe's own law of width is for the base width", "[run_config]") {
+    RunFlags config;
+    config.recipe = "nanochat", config.steps = 10;
+    config.model.channels = 256, config.model.mup_base_width = 192;
+    const RunConfig run = resolved(config);
+    CHECK(contains(run.derivation, "of embeddings and head also x 2 = sqrt(768 / C), C = 192\n"));
+    CHECK(contains(run.derivation,
+                   "muP: standard at 192 channels, here 256: learning rate of lm_head x 0.75, "
+                   "deviation of matrices x 0.866\n"));
+    config.model.mup_base_width = 256;
+    CHECK_FALSE(contains(resolved(config).derivation, "muP"));
+}
+
 TEST_CASE("a depth without steps says so", "[run_config]") {
     RunFlags config = of_depth(12);
     config.steps = 0;

@@ -26,3 +26,10 @@ TEST_CASE("scripts/coordinate_check.py prints and draws what runs report", "[coo
     CHECK(failed.exit_code == 1);
     CHECK(contains(failed.err, "norm = none: expected one of"));
 }
+
+TEST_CASE("the best learning rate was measured to transfer in muP, and not in the standard parametrization",
+          "[coordinate_check]") {
+    const Finished said = run("python3 -B dev/results/mup.py --check");
+    INFO(said.out << said.err);
+    CHECK(said.exit_code == 0);
+}

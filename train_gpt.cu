@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
             exit_code = supervise(line.run, argv);
         } else {
             // What has nothing to save ends as any program does: by a signal, or once its output is closed.
-            if (is_training || line.run.generates()) catch_stop_signals();
+            if (is_training || line.run.streams()) catch_stop_signals();
             if (is_training) outlive_broken_pipes();
             in_world(line, [&](World& world) { run_on_ranks(line, world); });
         }

@@ -7,6 +7,7 @@
 #include "llmc/base/build_id.h"         // build_id
 #include "llmc/comm/bench_comm.h"       // bench_comm
 #include "llmc/comm/handshake.h"        // check_alike
+#include "llmc/commands/answer.h"       // answer_requests
 #include "llmc/commands/backend.h"      // Backend
 #include "llmc/commands/chat_loop.h"    // chat
 #include "llmc/commands/generate.h"     // generate
@@ -27,6 +28,8 @@ public:
         if (line.run.command == Command::generate)
             return generate<T>(device_, world, request, tokenizer, line.generate);
         if (line.run.command == Command::chat) return chat<T>(device_, world, request, tokenizer, line.chat);
+        if (line.run.command == Command::answer)
+            return answer_requests<T>(device_, world, request, tokenizer, line.answer.requests);
         if (line.run.command == Command::bench_comm) return world.print(bench_comm(world, line.run, line.bench_comm));
         const PreparedRun<Device, T> run = prepare<T>(device_, world, request);
         const bool is_assumed = assumes_vocabulary(request.flags) && !request.resumed() && !request.source;

@@ -103,8 +103,8 @@ void generate(Device& device, World& world, const RunRequest& request, const std
     WholeCharacters out;
     int64_t num_tokens = 0;
     const auto started = std::chrono::steady_clock::now();
-    sample_each(model, prompt, context, tokenizer.vocab_size(), flags.sample(), Context::sliding, rngs,
-                [&](size_t sample, int32_t token) {
+    sample_each(model, std::vector(rngs.size(), prompt), context, tokenizer.vocab_size(), flags.sample(),
+                Context::sliding, rngs, [&](size_t sample, int32_t token) {
                     num_tokens++;
                     if (token == end) return false;
                     const std::string bytes = tokenizer.decode({token});

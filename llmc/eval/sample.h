@@ -33,49 +33,50 @@ void read_logits(std::vector<float>& logits, const bf16* stored, Softcap softcap
 //   sliding     a KV cache throughout: beyond T the layers' windows slide. Needs rotary positions, else as cached.
 enum class Context { recompute, cached, sliding };
 
-// Continues a prompt, which must not be empty, once for each of `rngs`. each(sample, token) receives every new token
-// and returns whether that sample continues. Only tokens below `num_ids` are drawn.
+// Continues each of the prompts, which must not be empty, with random numbers of its own. each(sample, token) receives
+// every new token and returns whether that sample continues. Only tokens below `num_ids` are drawn.
 template <class Device, class Type, class Each>
-void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, int64_t T, int64_t num_ids,
+void sample_each(Gpt<Device, Type>& model, const std::vector<std::vector<int32_t>>& prompts, int64_t T, int64_t num_ids,
                  const SampleConfig& config, Context context, std::vector<Rng>& rngs, Each&& each) {
     const GptShape& shape = model.shape;
-    const size_t samples = rngs.size();
-    const int64_t all = int64_t(prompt.size()) + config.num_tokens;
+    const size_t samples = prompts.size();
+    int64_t longest = 0;
+    for (const std::vector<int32_t>& prompt : prompts) longest = std::max(longest, int64_t(prompt.size()));
+    const int64_t all = longest + config.num_tokens;
     const bool slides = context == Context::sliding && shape.architecture.rotary_positions;
     const int64_t max_length = slides ? all : std::min(T, all);  // of the text while the cache is used
     std::optional<GptDecoder<Device, Type>> decoder;
-    if (context != Context::recompute && int64_t(prompt.size()) <= T)
+    if (context != Context::recompute && longest <= T)
         decoder.emplace(model, int64_t(samples), std::min(T, all), max_length);
 
-    std::vector<std::vector<int32_t>> texts(samples, prompt);
+    std::vector<std::vector<int32_t>> texts = prompts;
     std::vector<int32_t> newest(samples);
     std::vector<bool> goes_on(samples, true);
     std::vector<Type> stored(size_t(shape.vocab_size));
     std::vector<float> logits(static_cast<size_t>(num_ids));
     typename Device::template ToDevice<int32_t> to_device(model.device, T);
     for (int i = 0; i < config.num_tokens && std::count(goes_on.begin(), goes_on.end(), true) > 0; i++) {
-        const int64_t length = int64_t(prompt.size()) + i;
-        const bool from_cache = decoder && length <= max_length;
-        const Type* rows = nullptr;  // of logits, one per sample, with a stride of Vp
-        if (from_cache && i == 0) {
-            decoder->prefill(0, prompt);
-            for (size_t sample = 1; sample < samples; sample++) decoder->copy(0, int64_t(sample));
-        } else if (from_cache) {
+        const bool from_cache = decoder && longest + i <= max_length;
+        const Type *rows = nullptr, *row = nullptr;  // of logits, one per sample, with a stride of Vp; this sample's
+        if (from_cache && i > 0) {
             decoder->decode(newest);
             rows = model.logits(0, int64_t(samples));
         }
         for (size_t sample = 0; sample < samples; sample++) {
             if (!goes_on[sample]) continue;
             std::vector<int32_t>& text = texts[sample];
-            const Type* row = nullptr;
+            const auto length = int64_t(text.size());
             if (!from_cache) {
                 const int64_t seen = std::min(length, T);
                 model.forward(to_device.send(text.data() + length - seen, seen), 1, seen);
                 row = model.logits(seen - 1, 1);
-            } else if (i == 0) {
-                row = model.logits(length - 1, 1);
-            } else {
+            } else if (i > 0) {
                 row = rows + int64_t(sample) * shape.padded_vocab_size();
+            } else if (sample > 0 && prompts[sample] == prompts[sample - 1]) {
+                decoder->copy(int64_t(sample) - 1, int64_t(sample));  // with the same logits
+            } else {
+                decoder->prefill(int64_t(sample), text);
+                row = model.logits(length - 1, 1);
             }
             copy_to_host(model.device, stored.data(), row, shape.vocab_size);
             read_logits(logits, stored.data(), shape.architecture.softcap);
@@ -92,7 +93,7 @@ std::vector<int32_t> sample(Gpt<Device, Type>& model, const std::vector<int32_t>
                             const SampleConfig& config, Context context, Rng& rng, const StopAsked& stop = {}) {
     std::vector<Rng> rngs = {rng};
     std::vector<int32_t> tokens;
-    sample_each(model, prompt, T, num_ids, config, context, rngs, [&](size_t, int32_t token) {
+    sample_each(model, {prompt}, T, num_ids, config, context, rngs, [&](size_t, int32_t token) {
         tokens.push_back(token);
         return !(stop && stop());
     });

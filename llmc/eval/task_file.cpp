@@ -60,6 +60,18 @@ TaskFile::TaskFile(const std::string& path) : path_(path) {
 
 TaskFile::TaskFile(std::string_view content, const std::string& path) : path_(path) { parse(content); }
 
+TaskFile::TaskFile(const std::vector<std::vector<int32_t>>& rows, const std::vector<int32_t>& starts)
+    : bytes_per_token_(4), tasks_({{"rows", TaskType::language_modeling, int64_t(rows.size()), 0}}) {
+    for (size_t i = 0; i < rows.size(); i++) {
+        const auto length = int32_t(rows[i].size());
+        ensure(starts[i] >= 1 && starts[i] < length);
+        examples_.push_back({0, 0, int64_t(i), 1});
+        rows_.push_back({int64_t(made_.size()), int64_t(made_.size()), 0, length, starts[i], length});
+        made_.insert(made_.end(), rows[i].begin(), rows[i].end());
+    }
+    tokens_ = reinterpret_cast<const char*>(made_.data());
+}
+
 std::string TaskFile::stem() const { return std::filesystem::path(path_).stem(); }
 
 uint64_t TaskFile::hash() const { return xxh3(content_.data(), content_.size()); }
@@ -238,10 +250,10 @@ void TaskFile::check(int64_t vocab_size, int64_t T) const {
         for (int64_t r = example.first_row; r < example.first_row + example.num_rows; r++) {
             const int64_t length = row(r).length();
             require(
-                length <= T,
-                "%s: example %zu, of %s, has a row of %ld tokens, and the model reads %ld at once: raise --seq-len, "
-                "or make the file with shorter prompts (--max-tokens %ld of scripts/make_core.py)",
-                path_.c_str(), e, tasks_[size_t(example.task)].name.c_str(), length, T, T);
+                length <= T + 1,
+                "%s: example %zu, of %s, has a row of %ld tokens, and the model reads %ld at once, all but the last: "
+                "raise --seq-len, or make the file with shorter prompts (--max-tokens %ld of scripts/make_core.py)",
+                path_.c_str(), e, tasks_[size_t(example.task)].name.c_str(), length, T, T + 1);
             ids.resize(size_t(length));
             copy_row(r, ids.data());
             for (const int32_t id : ids)

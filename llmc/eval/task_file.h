@@ -7,7 +7,7 @@ of an example may share their beginning, the context. Two formats (scripts/eval_
   20240522   llm.c's: one multiple-choice task, such as HellaSwag (scripts/make_hellaswag.py)
 
   const TaskFile file("data/core/core.tasks");
-  file.check(V, T);                          every id is below V, every row has at most T tokens
+  file.check(V, T);                          every id is below V, every row has at most T tokens and one to predict
   for (const TaskExample& example : file.examples())
       for (int64_t r = example.first_row; r < example.first_row + example.num_rows; r++) {
           file.copy_row(r, ids);             file.row(r).length() ids, of which [row.start, row.end) are scored
@@ -53,6 +53,8 @@ public:
     explicit TaskFile(const std::string& path);
     // The content of a file, which must outlive this object; `path` names it in messages.
     TaskFile(std::string_view content, const std::string& path);
+    // Rows in memory, each an example of language modeling. Of row i the tokens from starts[i] to its end are scored.
+    TaskFile(const std::vector<std::vector<int32_t>>& rows, const std::vector<int32_t>& starts);
 
     const std::string& path() const { return path_; }
     std::string stem() const;  // "core" of data/core/core.tasks
@@ -63,7 +65,8 @@ public:
     // Copies row i's tokens, length() of them, to `out`.
     void copy_row(int64_t i, int32_t* out) const;
 
-    // Throws an Error if the file does not fit the model: an id outside its vocabulary, or a row longer than T.
+    // Throws an Error if the file does not fit the model: an id outside its vocabulary, or a row longer than T + 1. The
+    // model does not read the last token of a row.
     void check(int64_t vocab_size, int64_t T) const;
     uint64_t hash() const;  // of the whole content
 
@@ -75,6 +78,7 @@ private:
 
     std::string path_;
     std::optional<MappedFile> file_;
+    std::vector<int32_t> made_;  // the tokens of rows in memory
     std::string_view content_;
     const char* tokens_ = nullptr;
     int bytes_per_token_ = 2;

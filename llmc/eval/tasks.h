@@ -103,11 +103,17 @@ public:
             const int64_t n = std::min(max_rows, int64_t(rows.size()) - first);
             // Rounded to powers of two, also to have few shapes.
             const int64_t B = std::min(max_rows, int64_t(std::bit_ceil(uint64_t(n)))), T = batch.length;
-            ids_.assign(size_t(B * T) + 1, 0);
-            for (int64_t i = 0; i < n; i++) file.copy_row(rows[size_t(first + i)].index, ids_.data() + i * T);
+            ids_.assign(size_t(B * T), 0);
+            next_.assign(size_t(B * T), 0);
+            for (int64_t i = 0; i < n; i++) {
+                const int64_t index = rows[size_t(first + i)].index, length = file.row(index).length();
+                row_.resize(size_t(length));
+                file.copy_row(index, row_.data());
+                std::copy_n(row_.begin(), std::min(length, T), ids_.begin() + i * T);
+                std::copy(row_.begin() + 1, row_.end(), next_.begin() + i * T);
+            }
             model_.forward(tokens_.send(ids_.data(), B * T), B, T);
-            // Targets are the next tokens. The loss of each row's last token is not used.
-            model_.loss(targets_.send(ids_.data() + 1, B * T));
+            model_.loss(targets_.send(next_.data(), B * T));
             losses_.resize(size_t(B * T));
             copy_to_host(model_.device, losses_.data(), model_.acts.losses, B * T);
             for (int64_t i = 0; i < n; i++) {
@@ -127,7 +133,7 @@ private:
     Gpt<Device, Type>& model_;
     int64_t max_tokens_;
     typename Device::template ToDevice<int32_t> tokens_, targets_;
-    std::vector<int32_t> ids_;  // of a batch, and one more
+    std::vector<int32_t> ids_, next_, row_;  // of a batch: tokens, and targets; of a row
     std::vector<float> losses_;
     std::vector<Type> logits_;
 
@@ -148,7 +154,7 @@ private:
         if (losses_[size_t(place)] < 0.68f) return true;
         logits_.resize(size_t(model_.shape.vocab_size));
         copy_to_host(model_.device, logits_.data(), model_.logits(place, 1), model_.shape.vocab_size);
-        const int32_t target = ids_[size_t(place) + 1];
+        const int32_t target = next_[size_t(place)];
         const float own = to_float(logits_[size_t(target)]);
         if (std::isnan(own)) return false;
         // A softcap is monotonic, so it can be omitted.

@@ -55,6 +55,12 @@ const std::vector<CommandInfo>& commands() {
          "./train_gpt chat --resume run/chat",
          kGenerate + Names{"packing"} + kLaunch,
          {}},
+        {Command::answer,
+         "answer",
+         "Answer a program's requests, such as lm-eval's: log-probabilities of texts, and continuations.",
+         "./train_gpt answer --resume run/default --requests requests.jsonl",
+         kGenerate + Names{"batch-size"} + kLaunch,
+         {}},
         {Command::eval,
          "eval",
          "Validate a model and score it on tasks, without training.",
@@ -140,6 +146,12 @@ std::vector<Field> own_fields(CommandLine& line) {
                        "special tokens"}
                      .one_of({"auto", "nanochat", "chatml", "llama3"})},
                 line.run);
+        case Command::answer:
+            return with_sampling({{"requests", "requests", &line.answer.requests,
+                                   "a file of JSON objects, one per line: {\"tokens\": IDS, \"start\": S} asks for the "
+                                   "log-probability of the tokens from S on, {\"tokens\": IDS, \"until\": TEXTS} for a "
+                                   "continuation"}},
+                                 line.run);
         case Command::plan:
             return {
                 {"plan", "gpu", &line.plan.gpu,

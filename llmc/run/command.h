@@ -22,6 +22,7 @@ struct CommandLine {
     RunFlags run;  // the command is among them
     GenerateOptions generate;
     ChatOptions chat;
+    AnswerOptions answer;
     PlanOptions plan;
     ExportOptions exported;
     BenchCommOptions bench_comm;

@@ -13,6 +13,10 @@ struct ChatOptions {
     std::string chat_template = "auto";
 };
 
+struct AnswerOptions {
+    std::string requests;  // a file
+};
+
 // 0 stands for the GPU's own figure (llmc/plan/gpus.h).
 struct PlanOptions {
     std::string gpu = "H100", world_size = "1";  // lists: "H100,4090", "8,64"

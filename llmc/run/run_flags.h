@@ -36,7 +36,7 @@ inline int64_t number_at(const NumbersByStep& numbers, int64_t step, int64_t bef
 }
 
 // The commands of train_gpt (command.h).
-enum class Command { train, generate, chat, eval, plan, export_model, doctor, bench_comm };
+enum class Command { train, generate, chat, answer, eval, plan, export_model, doctor, bench_comm };
 
 struct RunFlags {
     // Not flags, and not saved in checkpoints: the command, and the source of each value by its flag's name: "the
@@ -135,7 +135,8 @@ struct RunFlags {
     void validate() const;
 
     bool evaluates() const { return command == Command::eval; }
-    bool generates() const { return command == Command::generate || command == Command::chat; }
+    bool streams() const { return command == Command::generate || command == Command::chat; }  // text, to stdout
+    bool generates() const { return streams() || command == Command::answer; }
     // Without training there is nothing to divide, whatever the checkpoint says.
     BalanceMode balance_mode() const { return trains() ? ::balance_mode(balance) : BalanceMode{}; }
     // Whether to advise --balance auto: not with flags that need equal shares.

@@ -475,7 +475,7 @@ TEST_CASE("a model and a recipe are files, in which stands what is no flag", "[f
     CHECK(contains(wrong("eval-only = true"), ":1: --eval-only is now a command"));
 }
 
-TEST_CASE("what is rarely changed is a line of --config alone, and sampling a matter of two commands", "[flags]") {
+TEST_CASE("what is rarely changed is a line of --config alone, and sampling a matter of three commands", "[flags]") {
     const ScratchFolder scratch;
     const std::string path = scratch / "run.cfg", recipe = scratch / "recipe.conf";
     write_file_atomically(path, "[ranks]\nbucket-mb = 8\n[sampling]\ntemperature = 0.5\n");
@@ -490,12 +490,13 @@ TEST_CASE("what is rarely changed is a line of --config alone, and sampling a ma
                    "write `schedule-by = time` into a file, and give that as --recipe"));
     for (const char* command : {"train", "doctor"})
         CHECK(contains(refusal({command, "--temperature=1"}), "2: --temperature is no flag: write `temperature = "));
-    for (const char* command : {"generate", "chat"}) {
+    for (const char* command : {"generate", "chat", "answer"}) {
         const RunFlags asked = parsed({command, "--temperature=0", "--top-k=3", "--top-p=0.5"}).run;
         CHECK((asked.temperature == 0 && asked.top_k == 3 && asked.top_p == 0.5));
         CHECK(asked.sources.at("top-p") == "the command line");
     }
-    CHECK(contains(refusal({"eval", "--top-k=3"}), "2: --top-k is no flag of `eval`, but of: generate, chat; see "));
+    CHECK(contains(refusal({"eval", "--top-k=3"}),
+                   "2: --top-k is no flag of `eval`, but of: generate, chat, answer; see "));
     CHECK(contains(refusal({"generate", "--config", path.c_str()}),
                    ":2: --bucket-mb is no flag of `generate`, but a line of a file for: train, plan, doctor; see "));
 }
@@ -548,7 +549,7 @@ TEST_CASE("a help text in brief ends where a clause does", "[flags]") {
 }
 
 TEST_CASE("a command's help is a screen", "[flags]") {
-    for (const char* name : {"train", "generate", "chat", "eval", "plan", "export", "doctor", "bench-comm"}) {
+    for (const char* name : {"train", "generate", "chat", "answer", "eval", "plan", "export", "doctor", "bench-comm"}) {
         const Finished help = run(program("train_gpt") + " " + name + " --help");
         must_succeed(help);
         INFO(help.out);

@@ -191,7 +191,8 @@ TEST_CASE("samples of one prompt do not disturb each other", "[sample]") {
         std::vector<Rng> rngs;
         std::vector<Ints> got(4);
         for (uint64_t seed = 0; seed < 4; seed++) rngs.emplace_back(seed, Stream::sampling);
-        sample_each(model.gpt, {3, 1}, Model::T, Model::V, config, context, rngs, [&](size_t i, int32_t token) {
+        const std::vector<Ints> prompts(4, {3, 1});
+        sample_each(model.gpt, prompts, Model::T, Model::V, config, context, rngs, [&](size_t i, int32_t token) {
             got[i].push_back(token);
             return !(i == 1 && got[i].size() == 3);
         });
@@ -203,10 +204,30 @@ TEST_CASE("samples of one prompt do not disturb each other", "[sample]") {
     }
     // Ids from num_ids on are not drawn, however likely.
     std::vector<Rng> rngs = {Rng(1, Stream::sampling)};
-    sample_each(model.gpt, {3, 1}, Model::T, 7, config, Context::cached, rngs, [&](size_t, int32_t token) {
+    sample_each(model.gpt, {{3, 1}}, Model::T, 7, config, Context::cached, rngs, [&](size_t, int32_t token) {
         REQUIRE((token >= 0 && token < 7));
         return true;
     });
+}
+
+TEST_CASE("prompts of any length are continued as each of them alone", "[sample]") {
+    Model model;
+    const SampleConfig config{.num_tokens = 30, .temperature = 1};  // beyond T, the longer ones first
+    const std::vector<Ints> prompts = {tokens_up_to(5), tokens_up_to(9), tokens_up_to(9), {7}};
+    for (const Context context : {Context::recompute, Context::cached}) {
+        std::vector<Rng> rngs;
+        std::vector<Ints> got(prompts.size());
+        for (size_t i = 0; i < prompts.size(); i++) rngs.emplace_back(uint64_t(i), Stream::sampling);
+        sample_each(model.gpt, prompts, Model::T, Model::V, config, context, rngs, [&](size_t i, int32_t token) {
+            got[i].push_back(token);
+            return !(i == 1 && got[i].size() == 3);
+        });
+        for (size_t i = 0; i < prompts.size(); i++) {
+            Ints want = model.continued(prompts[i], config, uint64_t(i), context);
+            if (i == 1) want.resize(3);
+            CHECK(got[i] == want);
+        }
+    }
 }
 
 TEST_CASE("a run's sample follows from its seed", "[sample]") {

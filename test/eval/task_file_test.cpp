@@ -50,12 +50,12 @@ TEST_CASE("a file of tasks is read as it was written", "[task_file]") {
             CHECK(row_of(file, 1) == Ids{1, 2, 4, 5});
             CHECK(row_of(file, 2) == Ids{6, 7, 300});
             CHECK((file.row(1).start == 2 && file.row(1).end == 4));
-            file.check(301, 4);
-            CHECK(contains(error_of([&] { file.check(300, 4); }),
+            file.check(301, 3);
+            CHECK(contains(error_of([&] { file.check(300, 3); }),
                            "2: data/small.tasks: example 1, of words, has token 300, and the model's vocabulary ends "
                            "at 300"));
-            CHECK(contains(error_of([&] { file.check(301, 3); }),
-                           "2: data/small.tasks: example 0, of choices, has a row of 4 tokens, and the model reads 3"));
+            CHECK(contains(error_of([&] { file.check(301, 2); }),
+                           "2: data/small.tasks: example 0, of choices, has a row of 4 tokens, and the model reads 2"));
         }
     }
     const std::string negative = with(small_tasks(4), kTokens + 4 * 7, int32_t(-1));

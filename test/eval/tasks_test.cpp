@@ -77,6 +77,22 @@ TEST_CASE("scores are those of each row alone, to the same bits in batches of an
     CHECK(nlls(scores_of(model.gpt, file, 16, kTaskT)) == nlls(first));
 }
 
+TEST_CASE("rows in memory are scored to their last token, also those of one more than the model reads", "[tasks]") {
+    Reference model(4);
+    std::vector<std::vector<int32_t>> rows;
+    for (const int32_t length : {33, 2, 32, 33, 7}) {
+        rows.emplace_back();
+        for (int32_t t = 0; t < length; t++) rows.back().push_back((t * 37 + length * 11) % 300);
+    }
+    const TaskFile file(rows, {1, 1, 31, 32, 3});
+    file.check(kFixtureShape.vocab_size, kTaskT);
+    const std::vector<RowScore> got = scores_of(model.gpt, file, 4, kTaskT);
+    std::vector<RowScore> want;
+    for (size_t r = 0; r < rows.size(); r++) want.push_back(brute_force(model.gpt, file, int64_t(r)));
+    CHECK(relative_l2(nlls(got), nlls(want)) <= 4 * kEpsF32);
+    for (size_t r = 0; r < rows.size(); r++) CHECK(got[r].matches == want[r].matches);
+}
+
 TEST_CASE("batches hold every example once, are full, and begin with the longest", "[tasks]") {
     const std::string bytes = questions_of_length({5, 90, 33, 64, 65, 10, 100, 2, 32, 31, 96, 97});
     const TaskFile file(bytes, "lengths.bin");

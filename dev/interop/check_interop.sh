@@ -44,6 +44,7 @@ check dev/interop/check_servers.py torch==2.13.0 'transformers[serving]' gguf xl
 check dev/interop/check_logs.py tensorboard wandb prometheus_client || status=$?
 check dev/interop/check_parquet.py pyarrow || status=$?
 check dev/interop/check_bucket.py 'moto[server]' awscli || status=$?
+check dev/interop/check_lm_eval.py torch==2.13.0 transformers 'lm-eval[hf]' || status=$?
 wait $tokenizers || status=$?
 cat "$log"
 exit $status

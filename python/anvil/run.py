@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sysconfig
 import tempfile
 import time
 
@@ -15,7 +16,7 @@ START_S = 0.05  # interval of checks while a process starts
 
 
 def find_program(program=None, name="train_gpt"):
-    """The path of the program: `program` if given, else ANVIL_TRAIN_GPT, else PATH, else the checkout of this package."""
+    """The path of the program: `program` if given, else ANVIL_TRAIN_GPT, else PATH, the wheel, or this checkout."""
     if program is not None:
         if not os.access(program, os.X_OK) or os.path.isdir(program):
             raise AnvilError(f"{program}: no such program; `make` builds {name}")
@@ -23,7 +24,7 @@ def find_program(program=None, name="train_gpt"):
     named = os.environ.get("ANVIL_TRAIN_GPT") if name == "train_gpt" else None
     if named:
         return find_program(named, name)
-    found = shutil.which(name)
+    found = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
     checkout = pathlib.Path(__file__).resolve().parent.parent.parent
     if not found and (checkout / "train_gpt.cu").exists() and os.access(checkout / name, os.X_OK):
         found = str(checkout / name)

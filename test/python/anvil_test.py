@@ -245,6 +245,19 @@ class Runs(Case):
         expected = ["--seq-len=64", "--no-shuffle", "--dry-run", "--eval-tasks=a,b", "--learning-rate=0.001"]
         self.assertEqual(arguments_of(flags), expected)
 
+    def test_the_command_anvil(self):
+        from anvil.command import command_of
+
+        kept = os.environ.get("ANVIL_TRAIN_GPT")
+        self.addCleanup(lambda: os.environ.pop("ANVIL_TRAIN_GPT") if kept is None else os.environ.update(ANVIL_TRAIN_GPT=kept))
+        os.environ["ANVIL_TRAIN_GPT"] = TRAIN
+        self.assertEqual(command_of(["train", "--depth", "4"]), [str(pathlib.Path(TRAIN).resolve()), "train", "--depth", "4"])
+        done = subprocess.run([sys.executable, "-c", "import anvil.command as c; c.main()", "--version"], capture_output=True, text=True)
+        self.assertRegex(done.stdout, r"^train_gpt \d+\.\d+")
+        os.environ["ANVIL_TRAIN_GPT"] = str(self.scratch / "none")
+        done = subprocess.run([sys.executable, "-c", "import anvil.command as c; c.main()"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr.split(":")[0]), (2, "error"))
+
     def test_where_the_program_is_found(self):
         kept = {name: os.environ.get(name) for name in ("ANVIL_TRAIN_GPT", "PATH")}
         self.addCleanup(lambda: [os.environ.pop(k, None) if v is None else os.environ.update({k: v}) for k, v in kept.items()])

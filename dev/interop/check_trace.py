@@ -45,7 +45,7 @@ def check_event(event):
         check(event["name"] in ("process_name", "thread_name"), f"{event}: metadata of an unknown kind")
         check(isinstance(event["args"].get("name"), str), f"{event}: args.name: expected a string")
         return
-    check(event.get("cat") in ("phase", "op", "kernel", "collective"), f"{event}: unknown category")
+    check(event.get("cat") in ("phase", "op", "kernel", "collective", "copy"), f"{event}: unknown category")
     for key in ("ts", "dur"):
         check(is_number(event.get(key)) and event[key] >= 0, f"{event}: {key}: expected a number, at least 0")
 

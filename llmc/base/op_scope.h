@@ -19,7 +19,7 @@ struct OpCost {
     int64_t keys = 0, head_size = 0;    // of attention: the keys that the last query sees, and HS; 0: of another op
 };
 
-enum class SliceKind { phase, op, kernel, collective };
+enum class SliceKind { phase, op, kernel, collective, copy };  // copy: beside the device's work, as collectives
 
 class OpObserver {
 public:

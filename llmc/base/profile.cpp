@@ -89,7 +89,8 @@ ProfileSummary summary_of(const std::vector<Slice>& slices, const PeakRates& pea
         int& depth = op_depth[slice.track];
         if (depth > 0 && slice.depth < depth) depth = 0;  // the op has ended
         if (slice.track > 0) {
-            if (slice.kind == SliceKind::collective) collectives.add(slice.name, slice);
+            if (slice.kind == SliceKind::collective || slice.kind == SliceKind::copy)
+                collectives.add(slice.name, slice);
         } else if (slice.kind == SliceKind::phase) {
             if (!std::strcmp(slice.name, "step"))
                 summary.steps++, all_ms += slice.ms();
@@ -185,6 +186,8 @@ static const char* category_of(SliceKind kind) {
             return "kernel";
         case SliceKind::collective:
             return "collective";
+        case SliceKind::copy:
+            return "copy";
     }
     return "";
 }
@@ -206,9 +209,10 @@ std::string chrome_trace(const std::vector<Slice>& slices, const TraceFacts& fac
                         {"peak_flops_per_s", peaks.flops}};
     std::string text = "{\"displayTimeUnit\": \"ms\", \"otherData\": " + json_text(about) + ", \"traceEvents\": [\n";
     text += metadata("process_name", facts.rank, 0, format("rank %d: %s", facts.rank, facts.device.c_str()));
-    const bool beside = std::any_of(slices.begin(), slices.end(), [](const Slice& slice) { return slice.track > 0; });
-    text += ",\n" + metadata("thread_name", facts.rank, 0, "steps");
-    if (beside) text += ",\n" + metadata("thread_name", facts.rank, 1, "collectives");
+    std::map<int, const char*> tracks = {{0, "steps"}};  // the others by their first slice
+    for (const Slice& slice : slices)
+        tracks.emplace(slice.track, slice.kind == SliceKind::copy ? slice.name : "collectives");
+    for (const auto& [track, name] : tracks) text += ",\n" + metadata("thread_name", facts.rank, track, name);
     int64_t steps = 0;
     for (const Slice& slice : slices) {
         std::string name = name_of(slice);

@@ -11,7 +11,7 @@ Format", Google, 2016: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5O
   write_file_atomically(path, chrome_trace(profile.slices(), facts, peaks));
 
 A slice is the interval in which one op, kernel, collective or phase ran. Two slices of a track are either nested or
-disjoint. Track 0 is the device's computation; track 1 is communication on a stream of its own.
+disjoint. Track 0 is the device's computation; the others are streams beside it: collectives, copies of offloaded state.
 */
 #pragma once
 #include <algorithm>
@@ -37,7 +37,7 @@ struct Slice {
 // Keeps slices in the order in which they begin. A subclass for each device supplies the clock.
 class Profile : public OpObserver {
 public:
-    static constexpr int kTracks = 2;
+    static constexpr int kTracks = 4;
 
     void begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) override;
     void end() noexcept override;

@@ -138,6 +138,19 @@ private:
     size_t workspace_bytes_ = 0;
 };
 
+// During its lifetime, ops on the device are launched in another stream. Not for ops that use the workspace.
+class OnStream {
+public:
+    OnStream(Cuda& cuda, cudaStream_t stream) : cuda_(cuda), kept_(cuda.stream) { cuda.stream = stream; }
+    ~OnStream() { cuda_.stream = kept_; }
+    OnStream(const OnStream&) = delete;
+    OnStream& operator=(const OnStream&) = delete;
+
+private:
+    Cuda& cuda_;
+    cudaStream_t kept_;
+};
+
 // Two pinned buffers that host and device use in turn, each with an event after which it is free again (or filled).
 class PinnedPair {
 public:
@@ -247,6 +260,8 @@ public:
     void fill(size_t slot, Copies&& copies) {
         wait(slots_[slot].emptied, in_);
         copies([this](void* to, const void* from, size_t bytes) {
+            const OnStream beside(cuda_, in_);
+            const Scope scope(cuda_.observer, SliceKind::copy, "copy_to_device", {.bytes = double(bytes)});
             cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, in_), "copying %zu bytes to the GPU",
                        bytes);
         });
@@ -260,6 +275,8 @@ public:
         record(slots_[slot].used, cuda_.stream);
         wait(slots_[slot].used, out_);
         copies([this](void* to, const void* from, size_t bytes) {
+            const OnStream beside(cuda_, out_);
+            const Scope scope(cuda_.observer, SliceKind::copy, "copy_to_host", {.bytes = double(bytes)});
             cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, out_), "copying %zu bytes to the host",
                        bytes);
         });

@@ -2,6 +2,7 @@
 #include "llmc/cuda/cuda_profile.h"
 #include <algorithm>
 #include <cstdlib>
+#include "llmc/base/check.h"  // ensure
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define ANVIL_HAS_NVTX 1
@@ -9,10 +10,18 @@
 #define ANVIL_HAS_NVTX 0
 #endif
 
-CudaProfile::CudaProfile(Cuda& cuda) : cuda_(cuda), stream_(cuda.stream) {}
+CudaProfile::CudaProfile(Cuda& cuda) : cuda_(cuda), streams_{cuda.stream} {}
 
 CudaProfile::~CudaProfile() {
     for (const Moment& moment : moments_) cudaEventDestroy(moment.event);
+}
+
+int CudaProfile::track() const {
+    const auto found = std::find(streams_.begin(), streams_.end(), cuda_.stream);
+    if (found != streams_.end()) return int(found - streams_.begin());
+    streams_.push_back(cuda_.stream);
+    ensure(streams_.size() <= size_t(kTracks));
+    return int(streams_.size()) - 1;
 }
 
 int64_t CudaProfile::mark(const Slice& slice, bool begins) noexcept {

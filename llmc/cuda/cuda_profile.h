@@ -23,7 +23,7 @@ public:
     CudaProfile& operator=(const CudaProfile&) = delete;
 
 protected:
-    int track() const override { return cuda_.stream == stream_ ? 0 : 1; }
+    int track() const override;
     int64_t mark(const Slice& slice, bool begins) noexcept override;
     std::vector<int64_t> times() override;
 
@@ -34,7 +34,8 @@ private:
         int track;
     };
     Cuda& cuda_;
-    const cudaStream_t stream_;  // the device's; collectives have another one (llmc/comm/gpu/cuda_comm.h)
+    // The device's stream, then others as they are first used: of collectives (llmc/comm/gpu/cuda_comm.h) and copies.
+    mutable std::vector<cudaStream_t> streams_;
     std::vector<Moment> moments_;
     int64_t base_ = 0;
     struct Last {

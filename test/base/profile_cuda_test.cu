@@ -50,10 +50,18 @@ TEST_CASE("an op on the device has its kernel, and a stream beside has its own t
 TEST_CASE("a profiled run on a GPU has the losses of any other, and a trace that nests", "[profile][once]" ON_DEVICE) {
     const TinyRuns runs;
     const int ranks = GENERATE(0, 2);
+    const bool offloads = GENERATE(false, true);
     const std::string trace = runs.path("trace.json");
-    FlagMap flags = {{"device", "cuda"}, {"dtype", "auto"},     {"num-heads", "1"},
-                     {"channels", "64"}, {"num-layers", "1"},   {"total-batch-size", "64"},
-                     {"steps", "3"},     {"warmup-steps", "1"}, {"virtual-ranks", std::to_string(ranks)}};
+    FlagMap flags = {{"device", "cuda"},
+                     {"dtype", "auto"},
+                     {"num-heads", "1"},
+                     {"channels", "64"},
+                     {"num-layers", "1"},
+                     {"total-batch-size", "64"},
+                     {"steps", "3"},
+                     {"warmup-steps", "1"},
+                     {"virtual-ranks", std::to_string(ranks)},
+                     {"offload", offloads ? "optimizer" : "none"}};
     must_succeed(runs.train("plain", flags));
     flags["profile"] = trace;
     flags["profile-steps"] = "2";
@@ -69,5 +77,9 @@ TEST_CASE("a profiled run on a GPU has the losses of any other, and a trace that
           std::string("op adamw_update"), std::string("kernel cublaslt "), std::string("op copy_to_device ")})
         CHECK(checked.out.find(line) != std::string::npos);
     CHECK((checked.out.find("collective all_gather ") != std::string::npos) == many);
-    CHECK((profiled.out.find("on a stream of their own") != std::string::npos) == many);
+    for (const std::string copy : {"copy_to_device", "copy_to_host"}) {
+        CHECK((checked.out.find("copy " + copy + " ") != std::string::npos) == offloads);
+        CHECK((read_file(trace).find("{\"name\":\"" + copy + "\"}") != std::string::npos) == offloads);
+    }
+    CHECK((profiled.out.find("on a stream of their own") != std::string::npos) == (many || offloads));
 }

@@ -18,7 +18,7 @@ collectives that were complete when it was called. A wait for a complete collect
 #include <string>
 #include <vector>
 #include "llmc/comm/comm.h"         // Comm, Order, Work
-#include "llmc/cuda/cuda_device.h"  // Cuda, cuda_check
+#include "llmc/cuda/cuda_device.h"  // Cuda, OnStream, cuda_check
 
 class CudaComm : public Comm<Cuda> {
 public:
@@ -80,19 +80,6 @@ private:
     void begin(const char* name, double sent_bytes);
     Work end();
     bool count_oldest(bool must);
-};
-
-// During its lifetime, ops on the device are launched in another stream. Not for ops that use the workspace.
-class OnStream {
-public:
-    OnStream(Cuda& cuda, cudaStream_t stream) : cuda_(cuda), kept_(cuda.stream) { cuda.stream = stream; }
-    ~OnStream() { cuda_.stream = kept_; }
-    OnStream(const OnStream&) = delete;
-    OnStream& operator=(const OnStream&) = delete;
-
-private:
-    Cuda& cuda_;
-    cudaStream_t kept_;
 };
 
 cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming);

@@ -193,7 +193,7 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                                 .parameter = piece.parameter,
                                 .data = own ? optimizer.state_data(k, i) : nullptr,
                                 .dtype = optimizer.state_dtype(k, piece),
-                                .on_host = optimizer.is_offloaded(),
+                                .on_host = own && optimizer.is_offloaded(i),
                                 .of_all = is_weight,
                                 .is_average = is_average});
         }
@@ -203,7 +203,7 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                             .end = piece.end,
                             .parameter = piece.parameter,
                             .data = own ? optimizer.master_weights(i) : nullptr,
-                            .on_host = optimizer.is_offloaded(),
+                            .on_host = own && optimizer.is_offloaded(i),
                             .of_all = true});
         if (OuterState* const outer = state.outer) {
             visit(StatePart{.name = kOuterMomentum + name,

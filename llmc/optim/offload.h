@@ -1,11 +1,11 @@
 /*
-The optimizer's state in host memory (--offload optimizer). For the update of a stage (StateLayout::Stage) its state is
-copied into a slot of the device's memory, and back afterwards:
+The optimizer's state in host memory (--offload optimizer), all or that of some stages. For the update of a stage
+(StateLayout::Stage) its state is copied into a slot of the device's memory, and back afterwards:
 
   OffloadedState<Device> state(device, layout, sizeof(T), arena);
-  state.host(k)                  tensor k of all pieces, in host memory; k = StateLayout::kMasters: the master weights
-  state.begin(s);                for each stage, in the order of StateLayout::stages, in every step
-  state.on_device(k, at)         where the stage's part of host(k) that lies at `at` is now
+  state.host(k, offset)          where `offset` of tensor k is in host memory; k = StateLayout::kMasters: master weights
+  state.begin(s);                for each stage, in the order of StateLayout::offloaded, in every step
+  state.on_device(k, at)         where the stage's part that lies in host memory at `at` is now
   state.end(s);
   state.finish();                the host waits; then host memory is whole and may be read
 
@@ -38,7 +38,8 @@ public:
           memory_(source_, "optimizer in host memory", layout.host_bytes(weight_size)) {
         for (size_t k = 0; k < num_tensors_; k++) {
             const int64_t bytes =
-                k == StateLayout::kMasters ? layout.num_elements * int64_t(sizeof(float)) : layout.sizes[k];
+                (k == StateLayout::kMasters ? layout.num_elements * int64_t(sizeof(float)) : layout.sizes[k]) -
+                layout.kept[k];
             host_[k] = memory_.take<char>(bytes);
             fill_zero(device, host_[k], bytes);  // a GPU may clear pinned memory, too
         }
@@ -49,24 +50,24 @@ public:
         copies_ = std::make_unique<typename Device::SlotCopies>(device, slots_.size());
     }
 
-    char* host(size_t tensor) const { return host_[tensor]; }
+    char* host(size_t tensor, int64_t offset) const { return host_[tensor] + (offset - layout_.kept[tensor]); }
 
     void begin(size_t stage) {
-        ensure(stage == num_begun_ % layout_.stages.size());
+        ensure(stage == offloaded(num_begun_));
         if (num_begun_ == 0)
-            for (size_t slot = 0; slot < slots_.size(); slot++) fill(slot, slot);
+            for (size_t slot = 0; slot < slots_.size(); slot++) fill(slot, offloaded(slot));
         stage_ = stage, slot_ = num_begun_++ % slots_.size();
         copies_->await(slot_);
     }
     char* on_device(size_t tensor, const void* at) const {
         return in_slot(slot_, tensor) +
-               (static_cast<const char*>(at) - host_[tensor] - layout_.stages[stage_].begin[tensor]);
+               (static_cast<const char*>(at) - host(tensor, layout_.stages[stage_].begin[tensor]));
     }
     void end(size_t stage) {
         copies_->empty(slot_, [&](auto&& copy) {
             each_tensor(stage, [&](size_t k, char* host, size_t bytes) { copy(host, in_slot(slot_, k), bytes); });
         });
-        fill(slot_, (stage + slots_.size()) % layout_.stages.size());
+        fill(slot_, offloaded(num_begun_ - 1 + slots_.size()));
     }
 
     void finish() const { copies_->finish(); }
@@ -84,13 +85,15 @@ private:
     size_t num_begun_ = 0, stage_ = 0, slot_ = 0;
 
     char* in_slot(size_t slot, size_t tensor) const { return slots_[slot][tensor]; }
+    // The stage that is copied as this one of all, counted from the first step on.
+    size_t offloaded(size_t number) const { return layout_.offloaded[number % layout_.offloaded.size()]; }
 
     // Calls visit(tensor, its part in host memory, bytes).
     template <class Visit>
     void each_tensor(size_t stage, Visit&& visit) const {
         const StateLayout::Stage& of = layout_.stages[stage];
         for (size_t k = 0; k < num_tensors_; k++)
-            if (of.size(k) > 0) visit(k, host_[k] + of.begin[k], size_t(of.size(k)));
+            if (of.size(k) > 0) visit(k, host(k, of.begin[k]), size_t(of.size(k)));
     }
     void fill(size_t slot, size_t stage) {
         copies_->fill(slot, [&](auto&& copy) {

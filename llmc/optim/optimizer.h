@@ -49,15 +49,11 @@ public:
           op(ops<T>(device)),
           layout_(list, plan, rank, config),
           arena_(device, "optimizer", layout_.memory_bytes(sizeof(T))) {
-        if (layout_.is_offloaded) {
-            offloaded_.emplace(device, layout_, sizeof(T), arena_);
-            for (size_t k = 0; k < kMostStateTensors; k++) state_[k] = offloaded_->host(k);
-            master_weights_ = reinterpret_cast<float*>(offloaded_->host(StateLayout::kMasters));
-        } else {
-            for (size_t k = 0; k < kMostStateTensors; k++)
-                state_[k] = reinterpret_cast<char*>(zeros(layout_.sizes[k] / int64_t(sizeof(float))));
-            if (has_masters()) master_weights_ = zeros(layout_.num_elements);
+        for (size_t k = 0; k < layout_.num_tensors(sizeof(T)); k++) {
+            kept_[k] = arena_.take<char>(layout_.kept[k]);
+            fill_zero(device, kept_[k], layout_.kept[k]);
         }
+        if (!layout_.offloaded.empty()) offloaded_.emplace(device, layout_, sizeof(T), arena_);
         for (size_t rule = 0; rule < UpdateRules::size; rule++)
             for (const size_t bytes : layout_.scratch_bytes(rule, sizeof(T)))
                 scratch_[rule].push_back(arena_.take<char>(int64_t(bytes)));
@@ -71,22 +67,24 @@ public:
         return update_rule(config.rule(parameter(piece).group).name);
     }
 
-    // Whether state and master weights lie in host memory; if so, before it is read, wait until it is whole.
-    bool is_offloaded() const { return layout_.is_offloaded; }
+    // Whether a piece's state and master weights lie in host memory; before it is read, wait until it is whole.
+    bool is_offloaded(size_t piece) const { return layout_.is_offloaded(pieces()[piece]); }
     void finish_copies() const {
         if (offloaded_) offloaded_->finish();
     }
 
     // For a piece of pieces(), in device memory unless is_offloaded(): its elements of one of its rule's state tensors,
     // and its master weights (null if there are none).
-    void* state_data(size_t tensor, size_t piece) const { return state_[tensor] + layout_.offsets[piece][tensor]; }
+    void* state_data(size_t tensor, size_t piece) const { return data(tensor, piece, layout_.offsets[piece][tensor]); }
     DType state_dtype(size_t tensor, const ShardPiece& piece) const { return rule(piece).state_dtype(tensor, config); }
     float* state(size_t tensor, size_t piece) const {  // only if it is fp32
         ensure(state_dtype(tensor, pieces()[piece]) == DType::f32);
         return static_cast<float*>(state_data(tensor, piece));
     }
     float* master_weights(size_t piece) const {
-        return has_masters() ? master_weights_ + pieces()[piece].state_offset : nullptr;
+        if (!has_masters()) return nullptr;
+        const int64_t offset = pieces()[piece].state_offset * int64_t(sizeof(float));
+        return reinterpret_cast<float*>(data(StateLayout::kMasters, piece, offset));
     }
     // How its values in bf16 are rounded.
     MomentRounding rounding(size_t piece) const {
@@ -103,7 +101,7 @@ public:
         if (has_masters())
             for (size_t i = 0; i < pieces().size(); i++)
                 if (const ShardPiece& piece = pieces()[i]; piece.parameter == parameter) {
-                    if (is_offloaded())
+                    if (is_offloaded(i))
                         std::copy_n(values + piece.begin, piece.size(), master_weights(i));
                     else
                         copy_to_device(device, master_weights(i), values + piece.begin, piece.size());
@@ -128,14 +126,14 @@ public:
             float* const average = state(rule(piece).average(), i);
             const int64_t n = piece.size();
             if constexpr (std::is_same_v<T, float>) {
-                copy(values, weight, n, false), copy(others, average, n, is_offloaded());
+                copy(values, weight, n, false), copy(others, average, n, is_offloaded(i));
                 copy_to_device(device, weight, others.data(), n);
-                if (is_offloaded())
+                if (is_offloaded(i))
                     std::copy_n(values.data(), n, average);
                 else
                     copy_to_device(device, average, values.data(), n);
             } else {
-                copy(values, shown ? average : master_weights(i), n, is_offloaded());
+                copy(values, shown ? average : master_weights(i), n, is_offloaded(i));
                 std::vector<T> rounded(values.size());
                 std::transform(values.begin(), values.end(), rounded.begin(), [](float x) { return to_bf16(x); });
                 copy_to_device(device, weight, rounded.data(), n);
@@ -145,16 +143,16 @@ public:
     }
     bool shows_averages() const { return shows_averages_; }
 
-    // `scalars` as UpdateBatch::scalars. If the state is offloaded, from the last bucket to the first.
+    // `scalars` as UpdateBatch::scalars. If state is offloaded, from the last bucket to the first.
     void update(size_t bucket, Buffer<Device, T>& weights, const float* shard, const Rates& rates,
                 const StepScalars* scalars) {
         for (size_t s = 0; s < layout_.stages.size(); s++) {
             const StateLayout::Stage& stage = layout_.stages[s];
             if (stage.bucket != bucket) continue;
-            if (offloaded_) offloaded_->begin(s);
+            if (stage.is_offloaded) offloaded_->begin(s);
             for (size_t b = stage.first_batch; b < stage.end_batch; b++)
                 update(layout_.batches[bucket][b], first_element(bucket), weights, shard, rates, scalars);
-            if (offloaded_) offloaded_->end(s);
+            if (stage.is_offloaded) offloaded_->end(s);
         }
     }
     void update(Buffer<Device, T>& weights, const Buffer<Device, float>& gradients, const Rates& rates,
@@ -179,8 +177,7 @@ private:
     const StateLayout layout_;
     Arena arena_;
     std::optional<OffloadedState<Device>> offloaded_;
-    char* state_[kMostStateTensors] = {};
-    float* master_weights_ = nullptr;
+    char* kept_[StateLayout::kMasters + 1] = {};  // what of each tensor is not offloaded
     std::vector<char*> scratch_[UpdateRules::size];
     std::vector<UpdatePiece<T>> updated_;  // every piece, but for its place in weights and gradients
     std::vector<UpdatePiece<T>> batch_;    // of the call under way
@@ -200,7 +197,7 @@ private:
             const int64_t at = parameter(pieces()[i]).offset + pieces()[i].begin;
             batch_.push_back(updated_[i]);
             batch_.back().weight = weights.data + at, batch_.back().gradient = shard + (at - first);
-            if (offloaded_) move_to_device(batch_.back());
+            if (is_offloaded(i)) move_to_device(batch_.back());
         }
         UpdateRules::template updates<Device, T>[batch.rule]({.device = device,
                                                               .op = op,
@@ -229,10 +226,8 @@ private:
                 reinterpret_cast<float*>(offloaded_->on_device(StateLayout::kMasters, piece.master_weight));
     }
 
-    float* zeros(int64_t n) {
-        float* data = arena_.take<float>(n);
-        fill_zero(device, data, n);
-        return data;
+    char* data(size_t tensor, size_t piece, int64_t offset) const {
+        return is_offloaded(piece) ? offloaded_->host(tensor, offset) : kept_[tensor] + offset;
     }
 
     UpdatePiece<T> without_pointers(size_t i) const {

@@ -58,6 +58,8 @@ struct OptimizerConfig {
     // State and master weights lie in host memory, and a stage of up to this many elements at a time is copied to the
     // device and back (offload.h); 0: they lie in the device's memory.
     int64_t stage_elements = 0;
+    // So much of them; the rest, rounded down to whole stages, lies in the device's memory.
+    int offload_percent = 100;
     bool averages = false;  // the state has averages of the weights, which need fp32 weights
 
     GroupRule& rule(ParameterGroup group) { return groups[size_t(group)]; }

@@ -31,17 +31,14 @@ StateRange state_range(size_t tensor, const ShardPiece& piece, const Parameter& 
 }
 
 StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config)
-    : num_elements(plan.state_size[size_t(rank)]),
-      batches(plan.buckets.size()),
-      is_offloaded(config.stage_elements > 0),
-      master_weights(config.master_weights) {
+    : num_elements(plan.state_size[size_t(rank)]), batches(plan.buckets.size()), master_weights(config.master_weights) {
     std::vector<size_t> rule_of_group;
     for (const GroupRule& group : config.groups) rule_of_group.push_back(update_rule_index(group.name));
     const auto rules = UpdateRules::values();
     const std::vector<ShardPiece>& pieces = plan.pieces[size_t(rank)];
     std::vector<std::map<std::tuple<size_t, int64_t, int64_t>, std::vector<Batch>>> alike;  // of each stage
     const auto extent = [&](int64_t elements) {
-        std::array<int64_t, kMasters + 1> bytes;
+        Extent bytes;
         std::copy(sizes.begin(), sizes.end(), bytes.begin());
         bytes[kMasters] = elements * int64_t(sizeof(float));
         return bytes;
@@ -54,9 +51,9 @@ StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, in
         ensure(rule.state.size() <= kMostStateTensors && piece.is_matrix() == rule.whole_matrices);
         const int64_t end = piece.state_offset + aligned_elements(piece.size());
         if (stages.empty() || stages.back().bucket != piece.bucket ||
-            (is_offloaded && end - stage_begin > config.stage_elements)) {
+            (config.stage_elements > 0 && end - stage_begin > config.stage_elements)) {
             stage_begin = piece.state_offset;
-            stages.push_back({piece.bucket, 0, 0, extent(stage_begin), {}});
+            stages.push_back({piece.bucket, 0, 0, extent(stage_begin), {}, false});
             alike.emplace_back();
         }
 
@@ -71,6 +68,12 @@ StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, in
             same.push_back({index, piece.rows, piece.cols, {}});
         same.back().pieces.push_back(i);
     }
+    const int64_t all = extent(num_elements)[kMasters],
+                  percent = config.stage_elements > 0 ? config.offload_percent : 0;
+    for (Stage& stage : stages) {
+        stage.is_offloaded = 100 * stage.end[kMasters] > (100 - percent) * all;
+        if (!stage.is_offloaded) kept = stage.end;
+    }
     for (size_t s = 0; s < stages.size(); s++) {
         std::vector<Batch>& of_bucket = batches[stages[s].bucket];
         stages[s].first_batch = of_bucket.size();
@@ -79,6 +82,8 @@ StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, in
         stages[s].end_batch = of_bucket.size();
     }
     std::stable_sort(stages.begin(), stages.end(), [](const Stage& a, const Stage& b) { return a.bucket > b.bucket; });
+    for (size_t s = 0; s < stages.size(); s++)
+        if (stages[s].is_offloaded) offloaded.push_back(s);
 }
 
 std::vector<size_t> StateLayout::scratch_bytes(size_t rule, size_t weight_size) const {
@@ -100,9 +105,9 @@ size_t StateLayout::master_bytes(size_t weight_size) const {
     return has_masters(weight_size) ? aligned(size_t(num_elements) * sizeof(float)) : 0;
 }
 
-size_t StateLayout::whole_bytes(size_t weight_size) const {
-    size_t sum = master_bytes(weight_size);
-    for (const int64_t bytes : sizes) sum += aligned(size_t(bytes));
+size_t StateLayout::kept_bytes(size_t weight_size) const {
+    size_t sum = 0;
+    for (size_t k = 0; k < num_tensors(weight_size); k++) sum += aligned(size_t(kept[k]));
     return sum;
 }
 
@@ -112,17 +117,30 @@ size_t StateLayout::slot_bytes(size_t weight_size) const {
     return sum;
 }
 
-size_t StateLayout::copied_bytes(size_t weight_size) const {
+size_t StateLayout::host_bytes(size_t weight_size) const {
     size_t sum = 0;
-    for (const Stage& stage : stages)
-        for (size_t k = 0; k < num_tensors(weight_size); k++) sum += size_t(stage.size(k));
+    for (const size_t stage : offloaded)
+        for (size_t k = 0; k < num_tensors(weight_size); k++) sum += size_t(stages[stage].size(k));
     return sum;
 }
 
 size_t StateLayout::memory_bytes(size_t weight_size) const {
-    size_t sum = is_offloaded ? num_slots() * slot_bytes(weight_size) : whole_bytes(weight_size);
+    size_t sum = kept_bytes(weight_size) + num_slots() * slot_bytes(weight_size);
     for (size_t rule = 0; rule < UpdateRules::size; rule++) sum += aligned_sum(scratch_bytes(rule, weight_size));
     return sum;
+}
+
+OptimizerMemory optimizer_memory(const ParameterList& list, const ShardingPlan& plan, const OptimizerConfig& config,
+                                 size_t weight_size) {
+    OptimizerMemory most;
+    for (int rank = 0; rank < plan.shards; rank++) {
+        const StateLayout layout(list, plan, rank, config);
+        most.device = std::max(most.device, layout.memory_bytes(weight_size));
+        most.master_weights = std::max(most.master_weights, layout.master_bytes(weight_size));
+        most.kept = std::max(most.kept, layout.kept_bytes(weight_size));
+        most.host = std::max(most.host, layout.host_bytes(weight_size));
+    }
+    return most;
 }
 
 int64_t state_bytes(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config,

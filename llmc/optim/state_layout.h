@@ -24,6 +24,9 @@ StateRange state_range(size_t tensor, const ShardPiece& piece, const Parameter& 
                        const OptimizerConfig& config);
 
 struct StateLayout {
+    static constexpr size_t kMasters = kMostStateTensors;
+    using Extent = std::array<int64_t, kMasters + 1>;  // bytes of each state tensor and of the master weights
+
     // The pieces of one call of a rule: matrices must have the same shape.
     struct Batch {
         size_t rule;         // index in UpdateRules
@@ -38,18 +41,19 @@ struct StateLayout {
         size_t bucket;
         size_t first_batch, end_batch;  // of the bucket's batches
         // In bytes, of each state tensor and, last, of the master weights.
-        std::array<int64_t, kMostStateTensors + 1> begin, end;
+        Extent begin, end;
+        bool is_offloaded;
 
         int64_t size(size_t tensor) const { return end[tensor] - begin[tensor]; }
     };
-    static constexpr size_t kMasters = kMostStateTensors;
 
     int64_t num_elements;                                         // of all pieces, aligned; also of master weights
     std::array<int64_t, kMostStateTensors> sizes = {};            // of each state tensor, bytes of all pieces
     std::vector<std::array<int64_t, kMostStateTensors>> offsets;  // of each piece, where its bytes of each begin
     std::vector<std::vector<Batch>> batches;                      // of each bucket
     std::vector<Stage> stages;                                    // in the order of update: the last bucket first
-    bool is_offloaded;                                            // state and master weights lie in host memory
+    std::vector<size_t> offloaded;                                // whose state lies in host memory, in the same order
+    Extent kept = {};  // of the first pieces, whose state stays in the device's memory: without offloading, all of them
 
     bool master_weights;  // if weights are not fp32
 
@@ -61,28 +65,47 @@ struct StateLayout {
     bool has_masters(size_t weight_size) const { return weight_size < sizeof(float) && master_weights; }
     size_t num_tensors(size_t weight_size) const { return kMasters + has_masters(weight_size); }
     size_t master_bytes(size_t weight_size) const;
-    // Of the device: state, any master weights, and scratch. If the state lies in host memory, the slots for its stages
-    // and scratch.
+    // Of the device: what is kept of state and master weights, slots for the stages of the rest, and scratch.
     size_t memory_bytes(size_t weight_size) const;
-    // Of the host: state and master weights, if they lie there.
-    size_t host_bytes(size_t weight_size) const { return is_offloaded ? whole_bytes(weight_size) : 0; }
+    size_t kept_bytes(size_t weight_size) const;
+    // Of the host: the state and master weights that lie there. A step copies them to the device and back.
+    size_t host_bytes(size_t weight_size) const;
     // Of a slot that holds any stage; most_bytes: its part for one tensor.
     size_t slot_bytes(size_t weight_size) const;
     int64_t most_bytes(size_t tensor) const {
         int64_t most = 0;
-        for (const Stage& stage : stages) most = std::max(most, stage.size(tensor));
+        for (const size_t stage : offloaded) most = std::max(most, stages[stage].size(tensor));
         return most;
     }
     // One for the stage that comes in, one for the update, one for the stage that goes out: stages are of different
     // sizes, and with two slots copies of one direction would wait for those of the other, for half of their time. No
     // more than stages, because a stage must be back in host memory before it is copied from there again.
-    size_t num_slots() const { return std::min<size_t>(3, stages.size()); }
-    // Bytes that a step copies to the device, and as many back.
-    size_t copied_bytes(size_t weight_size) const;
-
-private:
-    size_t whole_bytes(size_t weight_size) const;
+    size_t num_slots() const { return std::min<size_t>(3, offloaded.size()); }
+    bool is_offloaded(const ShardPiece& piece) const {
+        return piece.state_offset * int64_t(sizeof(float)) >= kept[kMasters];
+    }
 };
+
+// What a rank's optimizer takes, the most of all ranks: memory_bytes(), master_bytes(), kept_bytes(), host_bytes().
+struct OptimizerMemory {
+    size_t device = 0, master_weights = 0, kept = 0, host = 0;
+};
+OptimizerMemory optimizer_memory(const ParameterList& list, const ShardingPlan& plan, const OptimizerConfig& config,
+                                 size_t weight_size);
+// For --offload optimizer:auto: sets the smallest offload_percent for which fits(memory), or 100. Returns its memory.
+template <class Fits>
+OptimizerMemory least_offload(const ParameterList& list, const ShardingPlan& plan, OptimizerConfig& config,
+                              size_t weight_size, Fits&& fits) {
+    const auto memory_with = [&](int percent) {
+        config.offload_percent = percent;
+        return optimizer_memory(list, plan, config, weight_size);
+    };
+    for (int low = -1, high = 100;;) {
+        if (high - low == 1) return memory_with(high);
+        const int percent = low < 0 ? 0 : (low + high) / 2;  // 0 by itself, because it needs no slots
+        (fits(memory_with(percent)) ? high : low) = percent;
+    }
+}
 
 // Bytes of a rank's state in a checkpoint, including any master weights, but not tensors smaller than the parameter,
 // such as Muon's second moments.

@@ -19,7 +19,7 @@ struct Choice {
 constexpr Choice kChoices[] = {{"zero-stage", "2", Choice::of_ranks},
                                {"moments", "bf16", Choice::always},
                                {"memory", "lean", Choice::always},
-                               {"offload", "optimizer", Choice::always},
+                               {"offload", "optimizer:auto", Choice::always},
                                {"dtype", "fp8", Choice::of_adapters}};
 
 // What takes the time of a step, the two largest parts: "tensor cores 71 %, memory 22 %".

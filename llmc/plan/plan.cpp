@@ -9,7 +9,7 @@
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/model/flops.h"         // flops_per_token
 #include "llmc/interop/adapter.h"     // splits_adapters
-#include "llmc/optim/state_layout.h"  // StateLayout, state_bytes
+#include "llmc/optim/state_layout.h"  // optimizer_memory, least_offload, state_bytes
 #include "llmc/plan/fit.h"            // fit_run
 #include "llmc/plan/trace_report.h"   // parts_text, launch_table, limits_text, predicted_chrome_trace
 #include "llmc/plan/traced_step.h"    // trace_step, traced_workspace
@@ -104,24 +104,16 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     plan.shape = shape, plan.gpu = gpu, plan.calibration = calibration;
 
     ParameterList list(shape);
-    const OptimizerConfig rules = asked.chosen_recipe().rules;
+    OptimizerConfig rules = asked.chosen_recipe().rules;
     plan.num_parameters = list.num_parameters;
     plan.sharding = plan_sharding(list, sharding_options(asked, world_size));
     list.place(plan.sharding.offsets, plan.sharding.buffer_size);
 
     plan.state_bytes = state_bytes(list, plan.sharding, rules, true);
-    size_t optimizer_bytes = 0, master_bytes = 0, host_bytes = 0;
+    OptimizerMemory optimizer = optimizer_memory(list, plan.sharding, rules, sizeof(bf16));
     int busiest = 0;
-    for (int r = 0; r < world_size; r++) {
-        const StateLayout layout(list, plan.sharding, r, rules);
-        optimizer_bytes = std::max(optimizer_bytes, layout.memory_bytes(sizeof(bf16)));
-        master_bytes = std::max(master_bytes, layout.master_bytes(sizeof(bf16)));
-        host_bytes = std::max(host_bytes, layout.host_bytes(sizeof(bf16)));
-        if (r < kGpusPerServer) plan.offloaded_bytes += double(layout.host_bytes(sizeof(bf16)));
-        if (layout.is_offloaded)
-            plan.copied_bytes = std::max(plan.copied_bytes, double(layout.copied_bytes(sizeof(bf16))));
+    for (int r = 0; r < world_size; r++)
         if (plan.sharding.newton_schulz_flops(r) > plan.sharding.newton_schulz_flops(busiest)) busiest = r;
-    }
     TracedRun run{.parameters = list,
                   .sharding = plan.sharding,
                   .rank = busiest,
@@ -141,9 +133,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
             return memory_plan<bf16>(list, step.B, seq_len,
                                      {step.recompute, asked.fp8(), head_rows, asked.amax_history(), asked.mx()},
-                                     {.optimizer = optimizer_bytes,
-                                      .master_weights = master_bytes,
-                                      .host = host_bytes,
+                                     {.optimizer = optimizer,
                                       .gradients = gradient_bytes(plan.sharding, step, true),
                                       .bf16_sums = step.bf16_sums,
                                       .workspace = ops});
@@ -161,7 +151,6 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
     const StepConfig& step = plan.config.step;
     if (flags.fp8()) check_fp8_model(shape, step.B, step.T, flags.mx());
     const HeadPlan head = memory_of(step);
-    plan.memory = head.memory;
     for (const Recomputation& how : kRecomputes) {
         const auto fits = [&](int64_t B) {
             StepConfig other = step;
@@ -173,6 +162,16 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
         while (high - low > 1) (fits((low + high) / 2) ? low : high) = (low + high) / 2;
         plan.largest_batches[int(how.what)] = low;
     }
+
+    if (flags.settles_offload())
+        optimizer = least_offload(list, plan.sharding, rules, sizeof(bf16), [&](const OptimizerMemory& with) {
+            optimizer = with;
+            return memory_of(step, head.head_rows).memory.total_bytes() <= bytes;
+        });
+    plan.config.recipe.rules.offload_percent = rules.offload_percent;
+    plan.memory = memory_of(step, head.head_rows).memory;
+    plan.copied_bytes = double(optimizer.host);
+    plan.offloaded_bytes = plan.copied_bytes * std::min(world_size, kGpusPerServer);
 
     run.step = step, run.passes.recompute = step.recompute, run.passes.head_rows = head.head_rows;
     run.rules = plan.config.recipe.rules, run.rates = plan.config.recipe.rates(0, plan.config.steps);
@@ -257,9 +256,10 @@ std::string text_of(const RunPlan& plan) {
         plan.checkpoint_bytes / mib, (flags.keep + 1) * plan.checkpoint_bytes / mib, flags.keep, plan.host_bytes / mib);
     if (plan.copied_bytes > 0)
         text += format(
-            "offload: %.1f MiB of a server's memory beside it, pinned; a rank copies %.1f MiB to the GPU in a step and "
-            "as many back, at %g GB/s each way\n",
-            plan.offloaded_bytes / mib, plan.copied_bytes / mib, gpu.host);
+            "offload: %d %% of the optimizer's state, %.1f MiB of a server's memory beside it, pinned; a rank copies "
+            "%.1f "
+            "MiB to the GPU in a step and as many back, at %g GB/s each way\n",
+            plan.config.recipe.rules.offload_percent, plan.offloaded_bytes / mib, plan.copied_bytes / mib, gpu.host);
     text += format(
         "communication of a rank in a step, as a ring at %.4g GB/s: %.1f MiB of gradients in %s, %.1f of weights in "
         "bf16\n",

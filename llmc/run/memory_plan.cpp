@@ -29,6 +29,6 @@ void check_host_fits(size_t bytes_of_each, int ranks, size_t free_bytes) {
     throw Error(
         kExitUsage,
         format("out of host memory: --offload optimizer pins %.0f MiB on this host, %.0f for each of its ranks, "
-               "and %.0f are free: take more hosts, --moments bf16 or --offload none",
+               "and %.0f are free: take more hosts, --moments bf16, --offload optimizer:auto or none",
                needed / mib, double(bytes_of_each) / mib, double(free_bytes) / mib));
 }

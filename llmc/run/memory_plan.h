@@ -7,12 +7,13 @@ device's memory before the start.
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"         // format
-#include "llmc/base/head_rows.h"     // kLeastHeadRows, forced_head_rows
-#include "llmc/base/memory.h"        // aligned
-#include "llmc/model/activations.h"  // Activations, ActivationPolicy
-#include "llmc/model/parameters.h"   // ParameterList
-#include "llmc/model/shape.h"        // GptShape
+#include "llmc/base/check.h"          // format
+#include "llmc/base/head_rows.h"      // kLeastHeadRows, forced_head_rows
+#include "llmc/base/memory.h"         // aligned
+#include "llmc/model/activations.h"   // Activations, ActivationPolicy
+#include "llmc/model/parameters.h"    // ParameterList
+#include "llmc/model/shape.h"         // GptShape
+#include "llmc/optim/state_layout.h"  // OptimizerMemory
 
 struct MemoryPlan {
     struct Line {
@@ -38,12 +39,11 @@ void check_host_fits(size_t bytes_of_each, int ranks, size_t free_bytes);
 
 // Bytes of a rank that are not the model's.
 struct MemoryParts {
-    size_t optimizer = 0, master_weights = 0;  // state with them; they alone
-    size_t host = 0;                           // of the optimizer's state, if it lies in host memory
-    size_t gradients = 0;                      // all buffers
-    bool bf16_sums = false;                    // of these, the sums are in bf16
-    size_t workspace = 0;                      // of the device's ops
-    size_t sample = 0;                         // a sample's KV cache
+    OptimizerMemory optimizer = {};
+    size_t gradients = 0;    // all buffers
+    bool bf16_sums = false;  // of these, the sums are in bf16
+    size_t workspace = 0;    // of the device's ops
+    size_t sample = 0;       // a sample's KV cache
 };
 
 // The memory of a run with T = float or bf16 on one rank. policy.head_rows must be set.
@@ -70,12 +70,16 @@ MemoryPlan memory_plan(const ParameterList& list, int64_t B, int64_t T_, Activat
     plan.lines.push_back({"weights", each(sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))), values(sizeof(T))});
     plan.lines.push_back(
         {"gradients", each(parts.bf16_sums ? "bf16; some layers' fp32" : "fp32", parts.gradients), parts.gradients});
-    plan.lines.push_back({"optimizer", "the stages of the update, three at a time", parts.optimizer});
-    if (parts.host == 0) {
-        plan.lines.back().note = each("moments", parts.optimizer - parts.master_weights);
-        plan.lines.back().note += parts.master_weights > 0 ? each("; master weights", parts.master_weights) : "";
+    const OptimizerMemory& optimizer = parts.optimizer;
+    plan.lines.push_back({"optimizer", "the stages of the update, three at a time", optimizer.device});
+    if (optimizer.host == 0) {
+        plan.lines.back().note = each("moments", optimizer.device - optimizer.master_weights);
+        plan.lines.back().note +=
+            optimizer.master_weights > 0 ? each("; master weights", optimizer.master_weights) : "";
+    } else if (optimizer.kept > 0) {
+        plan.lines.back().note += format("; state that stays, %.1f MiB", double(optimizer.kept) / (1 << 20));
     }
-    plan.host_bytes = parts.host;
+    plan.host_bytes = optimizer.host;
     const size_t layers = size_t(recomputed) * layer(true) + size_t(shape.num_layers - recomputed) * layer(false);
     plan.lines.push_back({"activations", "", layers});
     plan.lines.back().note =

@@ -59,8 +59,8 @@ static const char* file_of(const std::string& name) {
         "async-checkpoint", "checkpoint-to", "profile-steps", "activation-sizes", "temperature", "top-k",     "top-p",
         "fp8-amax-history", "peak-flops",    "max-restarts",  "bucket-mb",        "overlap",     "io-timeout"};
     if (of_config.contains(name)) return "config";
-    const bool is_of_recipe = of_recipe.contains(name) || name.starts_with("reference-") ||
-                              name.ends_with("-growth") || name.starts_with("tail-average") ||
+    const bool is_of_recipe = of_recipe.contains(name) || name.starts_with("reference-") || name.ends_with("-growth") ||
+                              name.starts_with("tail-average") ||
                               (name.starts_with("muon-") && name != "muon-learning-rate");
     return is_of_recipe ? "recipe" : "";
 }
@@ -339,10 +339,12 @@ std::vector<Field> RunFlags::fields() {
                   "lean: no master, the weight itself is rounded stochastically, bf16 moments, and gradients summed as "
                   "with --zero-stage 2 and kept in bf16 (fp32 with --grad-sum tree)"}
                 .one_of({"full", "lean"}),
-            Field{"machine", "offload", &offload,
-                  "optimizer: moments and master weights lie in pinned host memory and are copied to the GPU and back "
-                  "around the update, beside it; the same bits, for the time that PCIe takes"}
-                .one_of({"none", "optimizer"}),
+            Field{
+                "machine", "offload", &offload,
+                "optimizer: moments and master weights lie in pinned host memory and are copied to the GPU and back "
+                "around the update, beside it; :N: N percent of them; :auto: what the GPU has no memory for; the same "
+                "bits, for the time that PCIe takes"}
+                .one_of({"none", "optimizer", "optimizer:auto", "optimizer:N"}),
             Field{
                 "machine", "attention", &attention,
                 "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
@@ -534,6 +536,7 @@ void RunFlags::validate() const {
     require(!lean() || moments == "bf16" || source_of("moments").empty(),
             "--memory lean has moments in bf16: leave --moments %s out", moments.c_str());
     require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
+    require(offload_percent() <= 100, "--offload %s: expected up to 100 percent", offload.c_str());
     const BalanceMode mode = balance_mode();
     require(
         !mode.moves() || !tree_sum(),
@@ -666,7 +669,7 @@ Recipe RunFlags::chosen_recipe() const {
                                                         : NewtonSchulzOptions::polar_express(muon_iterations);
     r.tail_average = tail_average, r.average_memory = tail_average_memory, r.rules.averages = tail_average > 0;
     r.rules.bf16_moments = moments == "bf16" || lean(), r.rules.master_weights = !lean(), r.rules.seed = uint64_t(seed);
-    r.rules.stage_elements = stage_elements();
+    r.rules.stage_elements = stage_elements(), r.rules.offload_percent = offload_percent();
     return r;
 }
 

@@ -159,7 +159,13 @@ struct RunFlags {
     Recipe chosen_recipe() const;
     Recomputation recomputation() const;
     // OptimizerConfig::stage_elements.
-    int64_t stage_elements() const { return offload == "optimizer" ? kStageElements : 0; }
+    int64_t stage_elements() const { return offload != "none" ? kStageElements : 0; }
+    // OptimizerConfig::offload_percent; with optimizer:auto, before it is settled (least_offload), all.
+    int offload_percent() const {
+        const size_t number = offload.find_first_of("0123456789");
+        return number < offload.size() ? std::stoi(offload.substr(number)) : 100;
+    }
+    bool settles_offload() const { return offload == "optimizer:auto"; }
     bool fp8() const { return dtype == "fp8"; }
     bool lean() const { return memory == "lean"; }
     // A tree has the same bits at any number of ranks only if its sums are not rounded.

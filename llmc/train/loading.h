@@ -60,7 +60,7 @@ void each_loaded(const Gpt<Device, T>& model, const ShardedState<Device, T>& sta
                         .end = piece.end,
                         .parameter = piece.parameter,
                         .data = data,
-                        .on_host = optimizer.is_offloaded() && optimizer.has_masters(),
+                        .on_host = rank == state.place.rank && optimizer.is_offloaded(i) && optimizer.has_masters(),
                         .of_all = true});
     }
     if (!has_state) return;

@@ -15,7 +15,7 @@ with the least memory decides. If --batch-size differs between ranks, each must 
 #include "llmc/model/parameters.h"    // ParameterList
 #include "llmc/optim/optimizer.h"     // Optimizer
 #include "llmc/optim/outer_state.h"   // OuterState
-#include "llmc/optim/state_layout.h"  // StateLayout
+#include "llmc/optim/state_layout.h"  // StateLayout, OptimizerMemory, least_offload
 #include "llmc/run/memory_plan.h"     // memory_plan, check_fits
 #include "llmc/run/run_config.h"      // RunConfig
 #include "llmc/run/step_config.h"     // StepConfig
@@ -42,27 +42,29 @@ public:
         if (makes_samples)
             sample_bytes_ = KvCache<Device, T>::bytes(
                 shape, layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len), 1, seq_len_, seq_len_);
-        const StateLayout layout(parameters, sharding, world.together().rank, flags.chosen_recipe().rules);
+        const OptimizerConfig rules = flags.chosen_recipe().rules;
+        const StateLayout layout(parameters, sharding, world.together().rank, rules);
+        optimizer_ = optimizer_memory(parameters, sharding, rules, sizeof(T));
         struct Memory {
-            size_t available, limit, optimizer, master_weights, update_workspace, host;
-        } all{free_memory(device),
-              memory_limit(device, ranks_here_),
-              layout.memory_bytes(sizeof(T)),
-              layout.master_bytes(sizeof(T)),
-              flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0,
-              layout.host_bytes(sizeof(T))};
-        own_limit_ = all.limit, own_host_bytes_ = all.host;
+            size_t available, limit, update_workspace;
+        } all{free_memory(device), memory_limit(device, ranks_here_),
+              flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0};
+        own_limit_ = all.limit;
         all = world.ranks.joined_value(all, "its free memory", [](const Memory& a, const Memory& b) {
-            return Memory{std::min(a.available, b.available),
-                          std::min(a.limit, b.limit),
-                          std::max(a.optimizer, b.optimizer),
-                          std::max(a.master_weights, b.master_weights),
-                          std::max(a.update_workspace, b.update_workspace),
-                          std::max(a.host, b.host)};
+            return Memory{std::min(a.available, b.available), std::min(a.limit, b.limit),
+                          std::max(a.update_workspace, b.update_workspace)};
         });
-        available_ = all.available, limit_ = all.limit, optimizer_bytes_ = all.optimizer,
-        master_bytes_ = all.master_weights;
-        update_workspace_bytes_ = all.update_workspace, host_bytes_ = all.host;
+        available_ = all.available, limit_ = all.limit, update_workspace_bytes_ = all.update_workspace;
+    }
+    // --offload optimizer:auto: sets rules.offload_percent, which holds for all plans from here on. Rows of logits, on
+    // which bits depend, are those of a run that offloads all.
+    void settle_offload(OptimizerConfig& rules, const StepConfig& step) {
+        if (!flags_.settles_offload()) return;
+        const int64_t rows = head_plan(step, kLeastHeadRows).head_rows;
+        optimizer_ = least_offload(parameters_, sharding_, rules, sizeof(T), [&](const OptimizerMemory& optimizer) {
+            optimizer_ = optimizer;
+            return limit_ == 0 || head_plan(step, rows).memory.total_bytes() <= limit_;
+        });
     }
 
     // The most bytes that a rank may use; 0: not known.
@@ -78,8 +80,8 @@ public:
     int64_t head_rows(const RunConfig& config) const { return head_plan(config.step, kLeastHeadRows).head_rows; }
     // Throws an Error with advice if the run does not fit.
     void check(const RunConfig& config) const {
-        if (Device::kAsynchronous && own_host_bytes_ > 0)
-            check_host_fits(own_host_bytes_, ranks_here_, free_host_bytes_);
+        if (Device::kAsynchronous && optimizer_.host > 0)
+            check_host_fits(optimizer_.host, ranks_here_, free_host_bytes_);
         const size_t limit = are_equal(config.shares) ? limit_ : own_limit_;
         check_fits(config.step.B, config.step.recompute, limit, [&](int64_t batch_size, Recomputation recompute) {
             StepConfig other = config.step;
@@ -102,8 +104,8 @@ private:
     ShardingPlan sharding_;
     int64_t seq_len_;
     int ranks_here_;  // on this host
-    size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0, master_bytes_ = 0, update_workspace_bytes_ = 0;
-    size_t host_bytes_ = 0, own_host_bytes_ = 0;  // of the host: the largest of all ranks, this rank's
+    size_t comm_bytes_, sample_bytes_ = 0, update_workspace_bytes_ = 0;
+    OptimizerMemory optimizer_;
     size_t free_host_bytes_ = free_host_memory();
     size_t available_ = 0;  // 0: not known
     size_t limit_ = 0;      // available_, or on a CPU, where that is not known, this rank's share of the host's memory
@@ -121,16 +123,14 @@ private:
                 MemoryPlan plan =
                     memory_plan<T>(parameters_, step.B, seq_len_,
                                    {step.recompute, flags_.fp8(), head_rows, flags_.amax_history(), flags_.mx()},
-                                   {.optimizer = optimizer_bytes_,
-                                    .master_weights = master_bytes_,
-                                    .host = host_bytes_,
+                                   {.optimizer = optimizer_,
                                     .gradients = gradients,
                                     .bf16_sums = step.bf16_sums,
                                     .workspace = ops,
                                     .sample = sample_bytes_});
                 plan.free_host_bytes = free_host_bytes_ / size_t(ranks_here_);
-                if (!Device::kAsynchronous && host_bytes_ > 0) {  // the same memory
-                    plan.lines.push_back({"offloaded", "the optimizer's state", host_bytes_});
+                if (!Device::kAsynchronous && optimizer_.host > 0) {  // the same memory
+                    plan.lines.push_back({"offloaded", "the optimizer's state", optimizer_.host});
                     plan.host_bytes = 0;
                 }
                 // On a GPU it is the host's memory, and in no plan.

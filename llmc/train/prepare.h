@@ -123,6 +123,7 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     });
     decision = received(world.ranks.broadcast(text_of(decision)), flags);
     RunConfig config(decision, shape, world.ranks.world_size, world.ranks.rank);
+    memory.settle_offload(config.recipe.rules, config.step);
     share_errors(world.ranks, [&] {
         if (!flags.fp8()) return;
         check_fp8_device(device, "--dtype fp8");

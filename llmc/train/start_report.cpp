@@ -108,7 +108,10 @@ void StartReport::print(const std::string& ranks, const std::string& placement) 
         if (const std::string why = why_no_graph(config.step, on_gpu); !why.empty())
             say(format("--cuda-graph: without one: %s\n", why.c_str()));
     if (flags.stage_elements() > 0 && !on_gpu)
-        say("--offload optimizer: saves nothing on a CPU, whose memory is the host's\n");
+        say(format("--offload %s: saves nothing on a CPU, whose memory is the host's\n", flags.offload.c_str()));
+    else if (flags.stage_elements() > 0)
+        say(format("--offload %s: %d %% of the optimizer's state in host memory\n", flags.offload.c_str(),
+                   recipe.rules.offload_percent));
     const std::string length = config.by_time()
                                    ? format("%g s, of which schedules are %ld steps", flags.time_budget_s, config.steps)
                                    : format("%ld steps", config.steps);

@@ -1,6 +1,6 @@
 /*
-The optimizer's state in host memory, on a GPU: the bits are those of state on the device after every update, however
-many stages there are and whatever is copied when. With lazy streams a wait that is missing shows.
+The optimizer's state in host memory, all or a part, on a GPU: the bits are those of state on the device after every
+update, however many stages there are and whatever is copied when. With lazy streams a wait that is missing shows.
 */
 #include "llmc/optim/offload.h"
 #include <algorithm>
@@ -17,16 +17,17 @@ namespace {
 
 struct Trained {
     std::vector<std::vector<float>> weights, state;  // after each step
-    size_t stages = 0;
+    size_t stages = 0;                               // that are offloaded
 };
 
 // `reads`: after which steps the state is read, as a checkpoint does it.
 template <class T>
-Trained train(bool muon, bool bf16_moments, int64_t stage_elements, int steps, bool reads) {
+Trained train(bool muon, bool bf16_moments, int64_t stage_elements, int steps, bool reads, int percent = 100) {
     Cuda cuda;
     ParameterList list = Family{3, 2, 2, 8, 64, false, false, true}.list();
     OptimizerConfig rules = with_rule({.muon_learning_rate = 0.1}, muon ? "muon" : "adamw");
-    rules.bf16_moments = bf16_moments, rules.seed = 3, rules.stage_elements = stage_elements;
+    rules.bf16_moments = bf16_moments, rules.seed = 3, rules.stage_elements = stage_elements,
+    rules.offload_percent = percent;
     const ShardingPlan plan = plan_sharding(
         list, {.world_size = 1, .whole_matrices = muon, .bucket_elements = 1 << 12, .piece_elements = stage_elements});
     list.place(plan.offsets, plan.buffer_size);
@@ -51,7 +52,7 @@ Trained train(bool muon, bool bf16_moments, int64_t stage_elements, int steps, b
     }
     OnDevice<StepScalars> scalars(cuda, 1);
     Trained all;
-    all.stages = StateLayout(list, plan, 0, rules).stages.size();
+    all.stages = StateLayout(list, plan, 0, rules).offloaded.size();
     for (int step = 1; step <= steps; step++) {
         const std::vector<float> gradient = values(step);
         copy_to_device(cuda, gradients.data, gradient.data(), gradients.size);
@@ -61,15 +62,17 @@ Trained train(bool muon, bool bf16_moments, int64_t stage_elements, int steps, b
         // Nobody has waited for the update yet, which the copies to the host must do.
         optimizer.finish_copies();
         std::vector<float> state;
+        bool on_host = false;
         const auto add = [&](const auto* from, int64_t n) {
-            std::vector<std::remove_const_t<std::remove_pointer_t<decltype(from)>>> host(
-                from, from + (stage_elements > 0 ? n : 0));
+            std::vector<std::remove_const_t<std::remove_pointer_t<decltype(from)>>> host(from,
+                                                                                         from + (on_host ? n : 0));
             host.resize(size_t(n));
-            if (stage_elements == 0) copy_to_host(cuda, host.data(), from, n);
+            if (!on_host) copy_to_host(cuda, host.data(), from, n);
             for (const auto value : host) state.push_back(to_float(value));
         };
         for (size_t i = 0; i < optimizer.pieces().size(); i++) {
             const ShardPiece& piece = optimizer.pieces()[i];
+            on_host = optimizer.is_offloaded(i);
             for (size_t k = 0; k < optimizer.rule(piece).state.size(); k++) {
                 const int64_t n = optimizer.range(k, piece).size();
                 if (n == 0) continue;
@@ -108,6 +111,13 @@ void check_same(bool muon, bool bf16_moments) {
                 CHECK((got.state.back() == want.state.back() && got.weights.back() == want.weights.back()));
         }
     CHECK((kWatched || numbers.front() > 3 * numbers.back()));
+    for (const int percent : {60, 10}) {
+        if (kWatched && percent == 10) continue;
+        INFO((muon ? "muon" : "adamw") << bf16_moments << ", " << percent << " %");
+        const Trained some = train<T>(muon, bf16_moments, 2048, kSteps, true, percent);
+        CHECK((some.state == want.state && some.weights == want.weights));
+        CHECK((some.stages > 0 && some.stages < numbers[kWatched ? 0 : 1]));
+    }
 }
 
 }  // namespace
@@ -118,6 +128,14 @@ TEST_CASE("state in host memory has the bits of state on the GPU", "[offload][on
 }
 
 #ifdef ANVIL_EMULATED
+TEST_CASE("too little host memory to pin for offloaded state is an error that says what is missing",
+          "[offload][once]" ON_DEVICE) {
+    emulator::options().pinned_bytes = 1 << 10;
+    CHECK(error_of([] { train<bf16>(false, false, 2048, 1, false); }).starts_with("2: out of pinned host memory: "));
+    train<bf16>(false, false, 2048, 1, false, 0);  // all of it stays
+    emulator::options().pinned_bytes = SIZE_MAX;
+}
+
 TEST_CASE("copies of offloaded state wait for what they need", "[offload][once]" ON_DEVICE) {
     emulator::options().lazy_streams = true;  // nothing is done before somebody waits
     check_same<bf16>(false, false);

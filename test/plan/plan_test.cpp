@@ -195,7 +195,7 @@ TEST_CASE("plan --fit finds the fastest flags that fit", "[plan]") {
     const std::vector<Fit> fits = fit_run(asked, asked.model.shape(0), gpu_named("4090"), 1);
     REQUIRE(fits.size() == 6);  // moments, master weights and where they lie; --memory lean has moments in bf16
     const RunPlan& best = fits[0].plan;
-    CHECK(fits[0].choice == " --moments bf16 --offload optimizer");
+    CHECK(fits[0].choice == " --moments bf16 --offload optimizer:auto");
     CHECK(best.fits());
     CHECK(best.config.step.num_tokens() == 524288);
     CHECK(std::any_of(fits.begin(), fits.end(), [](const Fit& fit) {  // 1.5B, four sequences at a time, in 24 GB
@@ -205,7 +205,7 @@ TEST_CASE("plan --fit finds the fastest flags that fit", "[plan]") {
     CHECK_FALSE(fits.back().plan.fits());
     const std::string text = text_of(fits);
     CHECK(contains(text, "1 x 4090 of 24 GB, 1.558 G parameters, 524288 tokens per step in sequences of 1024; "));
-    CHECK(contains(text, format("--batch-size %ld --recompute %s --moments bf16 --offload optimizer\n",
+    CHECK(contains(text, format("--batch-size %ld --recompute %s --moments bf16 --offload optimizer:auto\n",
                                 best.config.step.B, best.config.flags.recompute.c_str())));
     CHECK(contains(text, "does not fit"));
     // The flags that it prints are a plan of the same speed, and none of the other ways to recompute is faster.
@@ -390,7 +390,34 @@ TEST_CASE("plan: offloaded state takes host memory, and the time of its copies w
     large.recompute = "block";
     CHECK_FALSE(planned(large, 1, card).fits());
     large.offload = "optimizer";
-    CHECK(planned(large, 1, card).fits());
+    const RunPlan all = planned(large, 1, card);
+    CHECK(all.fits());
+
+    // A part of it, rounded to stages; auto: of all percentages that fit the lowest.
+    config.offload = "optimizer:30";
+    const RunPlan part = planned(config, 1, card);
+    CHECK(part.copied_bytes >= 0.3 * state);
+    CHECK(part.copied_bytes < 0.3 * state + double(stage));
+    CHECK(part.offloaded_bytes == part.copied_bytes);
+    CHECK(double(optimizer(part)) == state - part.copied_bytes + double(optimizer(plan)));
+    CHECK(part.times[1].copies_s == Approx(part.copied_bytes / state * time.copies_s).epsilon(0.01));
+    CHECK((part.times[1].step_s < time.step_s && part.times[1].step_s > whole.times[1].step_s));
+    CHECK(contains(text_of(part), "\noffload: 30 % of the optimizer's state, "));
+    config.offload = "optimizer:auto";
+    CHECK(planned(config, 1, card).copied_bytes == 0);
+    large.offload = "optimizer:auto";
+    const RunPlan least = planned(large, 1, card);
+    const int percent = least.config.recipe.rules.offload_percent;
+    CHECK((least.fits() && percent > 0 && percent < 100));
+    CHECK(contains(text_of(least), format("\noffload: %d %% of the optimizer's state, ", percent)));
+    CHECK(least.times[1].step_s < all.times[1].step_s);
+    large.offload = format("optimizer:%d", percent);
+    CHECK(planned(large, 1, card).memory.total_bytes() == least.memory.total_bytes());
+    // With less there would be fewer rows of logits at a time, on which bits depend.
+    large.offload = format("optimizer:%d", percent - 1);
+    CHECK(planned(large, 1, card).memory.lines[5].bytes < least.memory.lines[5].bytes);
+    CHECK(least.memory.lines[5].bytes == all.memory.lines[5].bytes);
+    CHECK(least.largest_batches[2] == all.largest_batches[2]);
 }
 
 TEST_CASE("plan: a slow network shows", "[plan]") {

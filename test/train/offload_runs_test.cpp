@@ -25,13 +25,14 @@ TEST_CASE("a run has the same bits with offloaded state, on any number of ranks"
             INFO(name << how);
             const Finished done = runs.train(name + how, with(with(flags, kOffload), more));
             must_succeed(done);
-            CHECK(contains(done.out, "--offload optimizer: saves nothing on a CPU"));
+            CHECK(contains(done.out, ": saves nothing on a CPU"));
             CHECK(losses_in(runs.path(name + how)) == losses_in(runs.path(name)));
             CHECK(tensor_difference(step_folder(runs.path(name + how), 6), step_folder(runs.path(name), 6)) == "");
         };
         same("1", {});
+        same("some", {{"offload", "optimizer:40"}});
         CHECK(difference(step_folder(runs.path(name + "1"), 6), step_folder(runs.path(name), 6)) == "");
-        same("2", {{"virtual-ranks", "2"}});
+        same("2", {{"virtual-ranks", "2"}, {"offload", "optimizer:auto"}});
         same("4 sharded", {{"virtual-ranks", "4"}, {"zero-stage", "2"}});
         if (kSanitized) break;
     }
@@ -55,6 +56,8 @@ TEST_CASE("offloaded state is saved and resumed as any other, with and without -
     };
     go_on("with", "whole", {{"offload", "optimizer"}, {"virtual-ranks", "2"}});
     go_on("without", "a", {{"offload", "none"}, {"virtual-ranks", "4"}});
+    go_on("some", "a", {{"offload", "optimizer:50"}});
+    go_on("whole again", "some", {{"offload", "optimizer"}, {"virtual-ranks", "2"}});
     go_on("as before", "a", {});
     CHECK(contains(read_file(step_folder(runs.path("as before"), 6) + "/train_config.json"),
                    "\"offload\": \"optimizer\""));
@@ -92,6 +95,7 @@ TEST_CASE("what offloaded state needs is in the plan, and what does not go with 
     refused(runs.train("c", {{"offload", "optimizer"}, {"virtual-ranks", "2"}, {"islands", "2"}}),
             "leave --offload optimizer out");
     refused(runs.train("c", {{"offload", "weights"}}), "--offload weights: expected ");
+    refused(runs.train("c", {{"offload", "optimizer:101"}}), "--offload optimizer:101: expected up to 100 percent");
     for (const std::string command : {"eval", "generate"})
         refused(run(program("train_gpt") + " " + command + " --offload optimizer --resume " + runs.path("a")),
                 "--offload");

@@ -130,7 +130,7 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
         const ParameterList list(shape);
         const MemoryPlan plan =
             memory_plan<bf16>(list, B, seq_len, policy,
-                              {.optimizer = StateLayout(list, whole_plan(list), 0, {}).memory_bytes(sizeof(bf16)),
+                              {.optimizer = optimizer_memory(list, whole_plan(list), {}, sizeof(bf16)),
                                .gradients = size_t(list.learned_size()) * sizeof(float),
                                .workspace = workspace});
         const size_t before = cuda.free_bytes();
@@ -251,7 +251,7 @@ TEST_CASE("what does not fit a GPU is said before the start, with what would", "
     const Finished no_host = run(large + command_of(runs.flags("huge", huge)));
     CHECK(no_host.exit_code == 2);
     CHECK(contains(no_host.err, "error: out of host memory: --offload optimizer pins "));
-    CHECK(contains(no_host.err, " are free: take more hosts, --moments bf16 or --offload none\n"));
+    CHECK(contains(no_host.err, " are free: take more hosts, --moments bf16, --offload optimizer:auto or none\n"));
     const Finished shown = run(large + command_of(runs.flags("huge", with(huge, {{"dry-run", "true"}}))));
     must_succeed(shown);
     CHECK(contains(shown.out, "  host "));
@@ -259,6 +259,48 @@ TEST_CASE("what does not fit a GPU is said before the start, with what would", "
     CHECK(shown.out.ends_with(" that are free: it does not fit\n"));
 #endif
 }
+
+#ifdef ANVIL_EMULATED
+TEST_CASE("--offload optimizer:auto keeps on the GPU what fits there", "[train][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    // 25 M parameters, so that there are several stages.
+    const FlagMap flags = with(
+        kCuda,
+        {{"num-layers", "8"}, {"channels", "512"}, {"num-heads", "8"}, {"total-batch-size", "0"}, {"dry-run", "true"}});
+    const auto figure = [](const std::string& out, const std::string& row) {
+        const size_t at = out.find("\n  " + row + " ");
+        return at == std::string::npos ? 0 : std::stod(out.substr(at + row.size() + 3));
+    };
+    const auto dry = [&](int mib, const std::string& offload) {
+        const Finished done = run(format("ANVIL_EMULATOR_MEMORY_MIB=%d ", mib) +
+                                  command_of(runs.flags("dry", with(flags, {{"offload", offload}}))));
+        INFO(done.out << done.err);
+        must_succeed(done);
+        return done.out;
+    };
+    const std::string all = dry(10000, "optimizer"), none = dry(10000, "none");
+    // The MiB of a GPU on which it fits, of which a part is left free.
+    const auto needed = [&](const std::string& out) {
+        return int((figure(out, "total") - figure(out, "left free")) / (1 - figure(out, "left free") / 10000)) + 2;
+    };
+    const int least = needed(none);
+    CHECK(least > needed(all) + 100);
+    CHECK(figure(dry(least, "optimizer:auto"), "host") == 0);
+    const double whole = figure(all, "host");
+    double before = 0;
+    for (const int mib : {least - 20, least - 60}) {
+        const std::string out = dry(mib, "optimizer:auto");
+        INFO(mib << out);
+        const double host = figure(out, "host");
+        CHECK((host > before && host < whole));
+        CHECK(figure(out, "total") <= mib);
+        CHECK(figure(out, "logits") == figure(dry(mib, "optimizer"), "logits"));
+        CHECK(contains(out, "three at a time; state that stays, "));
+        CHECK_FALSE(contains(out, "does not fit"));
+        before = host;
+    }
+}
+#endif
 
 TEST_CASE("a run on a GPU has the same bits with offloaded state, after a resume with and without as well",
           "[train][once]" ON_DEVICE) {
@@ -268,14 +310,17 @@ TEST_CASE("a run on a GPU has the same bits with offloaded state, after a resume
     must_succeed(run(command_of(runs.flags("whole", flags))));
     must_succeed(run(command_of(runs.flags("parts", offload))));
     must_succeed(run(command_of(runs.flags("graph", with(offload, {{"cuda-graph", "true"}})))));
-    for (const std::string name : {"parts", "graph"})
+    const Finished some = run(command_of(runs.flags("some", with(offload, {{"offload", "optimizer:30"}}))));
+    must_succeed(some);
+    CHECK(contains(some.out, "--offload optimizer:30: 30 % of the optimizer's state in host memory\n"));
+    for (const std::string name : {"parts", "graph", "some"})
         CHECK(difference(step_folder(runs.path(name), 6), step_folder(runs.path("whole"), 6)) == "");
     must_succeed(run(command_of(
         {{"resume", step_folder(runs.path("parts"), 2)}, {"out-dir", runs.path("without")}, {"offload", "none"}})));
     must_succeed(run(command_of({{"resume", step_folder(runs.path("without"), 6)},
                                  {"out-dir", runs.path("again")},
                                  {"steps", "8"},
-                                 {"offload", "optimizer"}})));
+                                 {"offload", "optimizer:auto"}})));
     CHECK(difference(step_folder(runs.path("without"), 6), step_folder(runs.path("whole"), 6)) == "");
     must_succeed(run(command_of(runs.resume_flags("whole", {{"steps", "8"}}))));
     CHECK(difference(step_folder(runs.path("again"), 8), step_folder(runs.path("whole"), 8)) == "");

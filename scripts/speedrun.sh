@@ -2,7 +2,8 @@
 # From a fresh clone to a trained model with a report: installs packages, builds, gets the tokens, trains on all GPUs of this
 # machine, and compares the validation loss with published ones. Run it again to resume.
 #
-#   scripts/speedrun.sh [--target stage-a|gpt2-124M|d12|gpt2-grade] [--gpus N] [--out DIR]      stage-a, into run/speedrun-stage-a
+#   scripts/speedrun.sh [--target NAME] [--gpus N] [--out DIR]      stage-a, into run/speedrun-stage-a
+#   NAME: stage-a, record, gpt2-124M, d12 or gpt2-grade
 #   scripts/speedrun.sh --target d12 --text PATH      on your own text, or on that of data/climbmix.sh, with its own vocabulary
 #   scripts/speedrun.sh --target gpt2-grade -- FLAGS  nanochat's speedrun; FLAGS are train_gpt's, such as --dtype bf16
 #   scripts/speedrun.sh --dry-run       prints parameters, tokens, FLOPs, memory, time and cost on 8 GPUs or N; downloads nothing
@@ -47,7 +48,8 @@ done
 usd_per_gpu_hour=3
 references=(--published "$target") tiny=() tokenizer=(--tokenizer byte)
 case $target in
-    stage-a)
+    stage-a | record)
+        references=(--published stage-a)
         tiny=(--num-layers 2 --num-heads 2 --channels 64 --vocab-size 256)
         ;;
     gpt2-124M)
@@ -61,7 +63,7 @@ case $target in
     gpt2-grade)
         tiny=(--depth 2 --model configs/smoke.conf --vocab-size 512 --warmup-steps 10)
         ;;
-    *) fail "--target '$target': expected stage-a, gpt2-124M, d12 or gpt2-grade" ;;
+    *) fail "--target '$target': expected stage-a, record, gpt2-124M, d12 or gpt2-grade" ;;
 esac
 out=${out:-run/speedrun-$target${smoke:+-smoke}}
 flags=(--out-dir "$out" "$@")

@@ -25,8 +25,8 @@ newton_schulz, the orthogonalization in the middle.
   momentum (R, K) float, or bf16 that is rounded stochastically (moments.h)
 Rows of X have muon_row(K) elements: a device may need them padded with zeros to whole vectors. grad is multiplied by
 StepScalars::grad_scale. If the step is not applied, momentum, V, radius and weight keep their bits. Each pass reads and
-writes X once: norms are computed from the sums of squares of the previous pass, which are those of X as rounded. Sums of
-R or K squares are in double, in order.
+writes X once: norms are computed from the sums of squares of the previous pass, which are those of X as rounded. Sums
+of R or K squares are in double, in order.
 */
 #pragma once
 #include <algorithm>

@@ -11,6 +11,7 @@ width and run length (llmc/run/scaling.h).
   nanochat   Karpathy's nanochat, 2026: Muon for the blocks, AdamW with separate learning rates for all other groups.
              Rates are given for batches of 2^19 tokens and 768 channels, and scaled from there
   stage-a    the baseline of modded-nanogpt's track 3: plain Muon, AdamW, 30% of the steps flat and then down to zero
+  record     stage-a and what was found to need fewer tokens beside it (doc/recipes.md)
 */
 #pragma once
 #include <algorithm>

@@ -442,7 +442,7 @@ private:
     // run has those of an undisturbed one.
     RunFlags asked() const {
         RunFlags asked = request_.flags;
-        asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
+        asked.packing = flags_.packing;                     // a resumed run is not asked again (choose_packing)
         asked.after_checkpoint = asked.before_resume = "";  // not for those who get the checkpoint
         if (!flags_.trains()) return asked;
         asked.total_batch_size = config_.step.tokens_of_all();

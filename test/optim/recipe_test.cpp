@@ -132,6 +132,13 @@ TEST_CASE("nanochat: schedules", "[recipe]") {
     CHECK(std::isfinite(recipe.rates(0, 0).muon_momentum));
 }
 
+TEST_CASE("record: stage-a, with what doc/recipes.md keeps", "[recipe]") {
+    Recipe recipe = find_recipe("record");
+    MuonConfig& muon = recipe.rules.muon;
+    CHECK((std::exchange(muon.equal_rows, false) && std::exchange(muon.second_moment, false)));
+    CHECK(recipe.table() == find_recipe("stage-a").table());
+}
+
 TEST_CASE("stage-a: plain Muon, AdamW, flat and then down to zero", "[recipe]") {
     const Recipe recipe = find_recipe("stage-a");
     for (size_t g = 0; g < kNumParameterGroups; g++) {

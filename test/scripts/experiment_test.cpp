@@ -121,8 +121,8 @@ TEST_CASE("experiment.py keeps the better configuration, and repeats nothing", "
     std::string text = read_file(spec);
     put_file(spec, text.replace(text.find("budget = 0.2"), 12, "steps = 8\nshorter = [0.25, 0.5]"));
     const std::string by_steps = out + "_steps";
-    const Finished steps = run("python3 scripts/experiment.py " + spec + " --out " + by_steps + " --train-gpt " +
-                               program("train_gpt"));
+    const Finished steps =
+        run("python3 scripts/experiment.py " + spec + " --out " + by_steps + " --train-gpt " + program("train_gpt"));
     INFO(steps.out << steps.err);
     REQUIRE(steps.exit_code == 0);
     CHECK(contains(steps.out, "; at most 25.0 % of the steps reach the baseline's"));

@@ -142,7 +142,8 @@ TEST_CASE("speedrun and run refuse what they do not know", "[speedrun]") {
         CHECK(done.err.starts_with("error: "));
         CHECK(contains(done.err, why));
     };
-    refused("scripts/speedrun.sh --target gpt3", "--target 'gpt3': expected stage-a, gpt2-124M, d12 or gpt2-grade");
+    refused("scripts/speedrun.sh --target gpt3",
+            "--target 'gpt3': expected stage-a, record, gpt2-124M, d12 or gpt2-grade");
     refused("scripts/speedrun.sh --target", "--target ''");
     refused("scripts/speedrun.sh --gpus none", "--gpus 'none'");
     refused("scripts/speedrun.sh --gpus 0", "--gpus '0'");

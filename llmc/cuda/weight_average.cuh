@@ -14,7 +14,7 @@ Requires  pointers 16-byte aligned
 #include "llmc/ops/op_cost.h"         // elements_cost, num_elements
 #include "llmc/ops/weight_average.h"  // WeightAverage
 
-inline constexpr int kAverageThreads = 256, kAverageBlocksPerSm = 8;
+inline constexpr int kAverageThreads = 256, kAverageBlocksPerSm = 6;
 
 template <class T = float>
 __global__ void __launch_bounds__(kAverageThreads, kAverageBlocksPerSm)

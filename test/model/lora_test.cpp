@@ -159,3 +159,39 @@ TEST_CASE("a base in FP8 is there once, in a byte a weight, and is computed in a
     CHECK(std::fabs(loss_of(13) - loss_of(16)) < 0.2);
     CHECK(loss_of(16) == loss_of(16));
 }
+
+TEST_CASE("to a layer in FP8 an adapter adds what it adds to any layer", "[lora]") {
+    const LoraCase& c = kFp8LoraCases[1];
+    GptShape shape = c.shape;
+    shape.lora.fp8_base = true;
+    Cpu cpu;
+    Gpt<Cpu> model(cpu, shape, c.B, c.T, {Recompute::none, true});
+    for (const Parameter& p : model.parameters) model.set_weight(p, lora_test_values(p).data());
+    model.begin_step();
+    model.begin_forward(c.B, c.T);
+    LinearLayer<float> layer = model.linear(0, kUp);
+    layer.fp8_inp.amax = layer.fp8_dout.amax = nullptr;  // no norm has stored it
+    const Floats inp = randn(size_t(layer.N * layer.C), 1), dout = randn(size_t(layer.N * layer.OC), 2);
+    const auto passes = [&](bool apart) {
+        const LoraLayer<float> lora = layer.lora;
+        LinearLayer<float> s = layer;
+        if (apart) s.lora = {};
+        Floats out(dout.size()), dinp(inp.size());
+        linear_forward(cpu, out.data(), inp.data(), s);
+        if (apart) lora_forward(cpu, out.data(), inp.data(), lora);
+        for (const Write write : {Write::set, Write::add}) {
+            s.write = write;
+            linear_backward(cpu, dinp.data(), dout.data(), inp.data(), s);
+            if (apart) lora_backward(cpu, dinp.data(), dout.data(), inp.data(), lora, write);
+        }
+        const int64_t rows = lora.shape.width();
+        return std::vector{out, dinp, Floats(lora.da, lora.da + rows * layer.C),
+                           Floats(lora.db, lora.db + layer.OC * lora.shape.rank)};
+    };
+    const auto got = passes(false), want = passes(true);
+    for (size_t i = 0; i < want.size(); i++) {
+        INFO("result " << i);
+        CHECK(same_bits(got[i], want[i]));
+        CHECK(rms(got[i].data(), int64_t(got[i].size())) > 0);
+    }
+}

@@ -57,6 +57,7 @@ check budget python3 dev/lint/check_budget.py
 check pages python3 dev/torture/page.py --check
 check build python3 dev/lint/check_build.py
 check charts python3 dev/results/charts.py --check
+check recipes python3 dev/results/recipes.py --check
 check variables python3 dev/lint/check_environment.py
 check docs check_docs
 check words check_words

@@ -37,7 +37,7 @@ void measure(Bench& bench, const BenchShape& s) {
         if (activation == none)
             run("quantize with transposed and column sums", gradient, gradient_transposed, sums.data());
     }
-    bench.run("transpose_codes", s, elements_cost<e4m3>(2, 0, n),
+    bench.run("transpose_codes", s, elements_cost<e4m3>(2, 1, n),
               [&] { transpose_codes(bench.device, out_transposed, codes, rows, cols); });
     auto scales = bench.random<float>(mx_scale_bytes(rows, cols) / 4),
          transposed_scales = bench.random<float>(mx_scale_bytes(cols, rows) / 4);

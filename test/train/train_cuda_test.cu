@@ -261,7 +261,7 @@ TEST_CASE("what does not fit a GPU is said before the start, with what would", "
 }
 
 #ifdef ANVIL_EMULATED
-TEST_CASE("--offload optimizer:auto keeps on the GPU what fits there", "[train][once]" ON_DEVICE) {
+TEST_CASE("--offload optimizer:auto keeps on the GPU what fits there", "[train][once][slow]" ON_DEVICE) {
     const TinyRuns runs;
     // 25 M parameters, so that there are several stages.
     const FlagMap flags = with(

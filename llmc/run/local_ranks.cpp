@@ -82,7 +82,9 @@ public:
             if (const pid_t ended = waitpid(-1, &status, WNOHANG); ended > 0) {
                 const int rank = ranks_[ended];
                 ranks_.erase(ended);
-                if (status == 0 || first_failure) continue;
+                // A signal comes first: ranks that lose another end by themselves, and may be seen before it.
+                const bool is_cause = WIFSIGNALED(status) && !WIFSIGNALED(first_failure) && !is_told;
+                if (status == 0 || (first_failure && !is_cause)) continue;
                 first_failure = status;
                 if (WIFSIGNALED(status)) std::fprintf(stderr, "error: rank %d %s\n", rank, ending_of(status).c_str());
                 continue;

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 58_078,
+    "lines of llmc/ (sources, with comments)": 58_080,
     "sources of llmc/": 449,
     "sources of one folder of llmc/": 59,
     "files of scripts/": 41,

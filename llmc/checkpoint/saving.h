@@ -162,7 +162,8 @@ public:
     void finish_uploads() {
         if (!uploads_) return;
         uploads_->finish(flags_.io_timeout_s);
-        if (saved_step_ >= 0) tidy(flags_.out_dir, flags_.keep, saved_step_, best_, held());
+        constexpr int64_t kMarkStays = -1;  // save_as_best() may have moved it since the save
+        if (saved_step_ >= 0) tidy(flags_.out_dir, flags_.keep, saved_step_, kMarkStays, held());
     }
 
     // ---- votes in steps

@@ -475,7 +475,8 @@ private:
     template <class Work>
     void with_averages(Work&& work) {
         const int64_t since = optimizer_->config.averages ? state_.average_since : -1;
-        if (since < 0 || state_.step <= since) return work();
+        // Shown already: an error has come from work(), and the run saves once more.
+        if (since < 0 || state_.step <= since || optimizer_->shows_averages()) return work();
         const auto show = [&](bool shown) {
             optimizer_->show_averages(model_->weights, shown);
             gather_weights(comm_, optimizer_->plan, model_->weights);
@@ -498,7 +499,7 @@ private:
             drain();
             saver_->finish();
             if (state_.step > first_step_ && !saver_->is_saved(state_.step) && state_.skipped_in_a_row == 0)
-                saver_->save(whole_state(), asked(), true);
+                save_now(true);
         } catch (const Error& other) {
             if (other.exit_code == kExitRank) throw;
             // The second try of a save may fail as the first one, which is told anyway.

@@ -75,6 +75,16 @@ TEST_CASE("the checkpoint of the lowest validation loss is kept, and is what its
     }
 }
 
+TEST_CASE("the last validation's mark stays where checkpoints are copied to a bucket", "[best]") {
+    const TinyRuns runs;
+    // The last step is saved before it is validated.
+    must_succeed(
+        runs.train("a", with(kRestless, {{"steps", "35"}, {"learning-rate", "1e-3"}, {"after-checkpoint", "true"}})));
+    REQUIRE(best_of(validations_of(runs.path("a"))).step == 35);
+    REQUIRE(checkpoint_steps(runs.path("a")).size() > 1);
+    CHECK(best_step(runs.path("a")) == 35);
+}
+
 TEST_CASE("patience ends a run after so many validations without a lower loss", "[best]") {
     const TinyRuns runs;
     must_succeed(runs.train("all", kRestless));

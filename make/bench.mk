@@ -10,14 +10,17 @@ EMULATED_BENCH := $(patsubst $(O)/%,$(E)/%,$(filter $(patsubst %.cuh,%,$(addpref
 SMOKED         := $(filter-out %/cpu_steps,$(BENCH))
 bench_FILES    := $(SMOKED:$(O)/bench/%=dev/bench/%.cu)
 emulated_FILES := $(EMULATED_BENCH:$(E)/bench/%=dev/bench/%.cu)
-SMOKE_HOST     := $(if $(OP),$(SMOKED),$(PARTS:%=$(O)/bench/joined_bench_%))
-SMOKE_EMULATED := $(if $(OP),$(EMULATED_BENCH),$(PARTS:%=$(E)/bench/joined_emulated_%))
+PARTS_bench    := $(PARTS_cuda)
+PARTS_emulated := $(PARTS_cuda)
+SMOKE_HOST     := $(if $(OP),$(SMOKED),$(PARTS_bench:%=$(O)/bench/joined_bench_%))
+SMOKE_EMULATED := $(if $(OP),$(EMULATED_BENCH),$(PARTS_bench:%=$(E)/bench/joined_emulated_%))
 $(O)/bench/%: $(O)/dev/bench/%.cu.o $(TEST_ENGINE)
 	$(link)
 $(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 	$(link)
 # Their main() calls that of each file, up to the first that fails.
-JOINED_BENCHES := $(PARTS:%=$(O)/dev/bench/joined_bench_%.cu) $(PARTS:%=$(E)/dev/bench/joined_emulated_%.cu)
+JOINED_BENCHES := $(PARTS_bench:%=$(O)/dev/bench/joined_bench_%.cu) \
+  $(PARTS_bench:%=$(E)/dev/bench/joined_emulated_%.cu)
 $(JOINED_BENCHES): private TEXT = files='$(part)'; $(call join_files,$$files); \
   echo 'int main(int count, char** words) { return'; printf '%s\n' $$files | \
   sed -E 's|.*/(.*).cu|  of_\1::main(count, words) ? 1 :|'; echo '0; }'

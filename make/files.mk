@@ -60,12 +60,16 @@ OTHER_TESTS := $(if $(OP_TESTS),$(filter-out test/cpu/% test/cuda/%,$(OP_TESTS))
 TEST_ENGINE := $(if $(OTHER_TESTS)$(call containing,software_tiles,$(OP_TESTS)),$(ENGINE),\
   $(call objects,$(filter llmc/base/% llmc/cuda/% llmc/io/safetensors.cpp,$(FILES))))
 
-# For the same reason each kind of test is compiled as four sources, unless OP names a topic: joined_KIND_N.cu has every
-# fourth of $(KIND_FILES). Tests of the CPU ops are optimized, so that they test the optimized ops.
-PARTS := 1 2 3 4
-part   = $(shell printf '%s\n' $($(word 2,$(subst _, ,$(@F)))_FILES) | \
-  awk 'NR % 4 == $(lastword $(subst _, ,$(basename $@))) % 4')
-joined = $(if $(OP_TESTS),$($(2)_FILES:%=$(1)/%.o),$(if $($(2)_FILES),$(PARTS:%=$(1)/test/joined_$(2)_%.cu.o)))
+# For the same reason each kind of test is compiled as at most four sources, unless OP names a topic: joined_KIND_N.cu
+# has every N-th of $(KIND_FILES). Tests of ops share most templates: on two cores a single source takes half the time of
+# four. Tests of the host would need 2 GB each in two. Tests of the CPU ops are optimized, as these ops are.
+PARTS_host := 1 2 3 4
+PARTS_ops  := $(if $(filter 1 2 3,$(JOBS)),1,$(PARTS_host))
+PARTS_cuda := $(if $(filter 1 2 3,$(JOBS)),1 2,$(PARTS_host))
+kind   = $(word 2,$(subst _, ,$(@F)))
+part   = $(shell printf '%s\n' $($(kind)_FILES) | awk -v n=$(words $(PARTS_$(kind))) \
+  'NR % n == $(lastword $(subst _, ,$(basename $@))) % n')
+joined = $(if $(OP_TESTS),$($(2)_FILES:%=$(1)/%.o),$(if $($(2)_FILES),$(PARTS_$(2):%=$(1)/test/joined_$(2)_%.cu.o)))
 ops_FILES  := $(filter $(patsubst llmc/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
 host_FILES := $(filter-out $(ops_FILES),$(filter %.cpp,$(TEST_FILES)))
 cuda_FILES := $(filter %.cu,$(TEST_FILES))

@@ -16,8 +16,8 @@ ARCH          = $(if $(filter only,$(LEVELS)),$(ARCH_only),$(ARCH_baseline))
 HERE          = $(if $(filter only,$(LEVELS)),$(ARCH_only),-march=native)
 
 # -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma; else bits would depend on compiler and -O.
-# -fopenmp-simd: without OpenMP, `omp simd` loops are still vectorized. ggc-min-heapsize: g++ collects garbage from 256
-# MB on instead of 128, which saves a twelfth of its time. False warnings: -Wrestrict of g++ 12 (its bug 105651),
+# -fopenmp-simd: without OpenMP, `omp simd` loops are still vectorized. ggc-min-heapsize: g++ collects garbage from 512
+# MB on instead of 128, which saves a seventh of its time. False warnings: -Wrestrict of g++ 12 (its bug 105651),
 # -Wdangling-reference of g++ 13; clang++'s of libstdc++'s stable_sort, and of loops it does not unroll.
 CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
   $(if $(IS_CLANG),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict -Wno-dangling-reference) \
@@ -28,7 +28,7 @@ system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
 CPPFLAGS = -I. -I$(O)/generated $(if $(IS_CUDA),$(call system_include,$(IS_NCCL) $(IS_CUDNN) $(CUDA_DIR)/include \
   $(CUBLASLT_INC)) -DANVIL_CUDA_MAJOR=$(CUDA_MAJOR)) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
 LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
-COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(if $(IS_CLANG),,--param=ggc-min-heapsize=262144)
+COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(if $(IS_CLANG),,--param=ggc-min-heapsize=524288)
 
 IS_CUDA  := $(filter cuda,$(VARIANT))
 IS_CUDNN := $(and $(IS_CUDA),$(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN))

@@ -25,7 +25,7 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 	  LSAN_OPTIONS=suppressions=$(CURDIR)/test/leaks_of_others.txt:print_suppressions=0 \
 	  $(addprefix ASAN_SYMBOLIZER_PATH=,$(wildcard $(dir $(realpath $(SANITIZE_CXX)))llvm-symbolizer)) \
 	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 \
-	  EMULATED_OPT=-O0 CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
+	  CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
 
 # The host's threads: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not instrumented.
 tsan: ## the host's tests under ThreadSanitizer

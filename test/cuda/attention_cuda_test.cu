@@ -362,7 +362,7 @@ static void check_hopper_blocks(const Sizes& sizes) {
         if (kWatched) break;
     }
 }
-TEST_CASE("attention's backward on Hopper has the same bits for any number of blocks", "[attention]" ON_DEVICE) {
+TEST_CASE("attention's backward on Hopper has the same bits for any number of blocks", "[attention][slow]" ON_DEVICE) {
     if (kWatched) {  // what blocks hand on: two parts of a sum, and a slot from one head to the next
         SECTION("few heads of 64") { check_hopper_blocks<64>({{1, 130, 4, 4, 64}}); }
         SECTION("few heads of 128") { check_hopper_blocks<128>({{1, 130, 4, 4, 128}}); }

@@ -190,7 +190,7 @@ TEST_CASE("plan: memory is what the run will take", "[plan][plain]") {
         }
 }
 
-TEST_CASE("plan --fit finds the fastest flags that fit", "[plan]") {
+TEST_CASE("plan --fit finds the fastest flags that fit", "[plan][slow]") {
     RunFlags asked = config_of("gpt2-1558M", 0, 0);
     asked.batch_size.reset();
     const std::vector<Fit> fits = fit_run(asked, asked.model.shape(0), gpu_named("4090"), 1);

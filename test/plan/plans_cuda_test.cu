@@ -39,7 +39,7 @@ Plans plans_of(const TinyRuns& runs, const std::string& out, const FlagMap& more
 
 }  // namespace
 
-TEST_CASE("a run makes no plan but those of its steps", "[plans][once][plain]" ON_DEVICE) {
+TEST_CASE("a run makes no plan but those of its steps", "[plans][once][plain][slow]" ON_DEVICE) {
     const TinyRuns runs(20000);
     const Plans plain = plans_of(runs, "plain", {{"sample-tokens", "0"}, {"val-data", ""}});
     CHECK(plain.attention == 4);  // two windows, forward and backward

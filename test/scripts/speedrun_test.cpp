@@ -317,7 +317,7 @@ TEST_CASE("fineweb goes on where a download was cut, and takes no damaged file",
 }
 
 // [plain]: under the sanitizers test/train/kill_test.cpp kills shorter runs, which go on.
-TEST_CASE("speedrun --smoke goes on after being killed", "[speedrun][plain]") {
+TEST_CASE("speedrun --smoke goes on after being killed", "[speedrun][plain][slow]") {
     const ScratchFolder scratch;
     const std::string out = scratch / "out";
     const std::string command = with_programs() + "setsid scripts/speedrun.sh --smoke --target gpt2-124M --out " + out;

@@ -303,7 +303,7 @@ TEST_CASE("--offload optimizer:auto keeps on the GPU what fits there", "[train][
 #endif
 
 TEST_CASE("a run on a GPU has the same bits with offloaded state, after a resume with and without as well",
-          "[train][once]" ON_DEVICE) {
+          "[train][once][slow]" ON_DEVICE) {
     const TinyRuns runs;
     const FlagMap flags = with(kCuda, {{"optimizer", "muon"}, {"steps", "6"}, {"warmup-steps", "1"}});
     const FlagMap offload = with(flags, {{"offload", "optimizer"}, {"checkpoint-every", "2"}, {"keep", "9"}});

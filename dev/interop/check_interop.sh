@@ -13,11 +13,12 @@ venv=${1:-$(mktemp -d)/venv}
 # Offline mode: all models are made here, none is downloaded.
 export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TRANSFORMERS_VERBOSITY=error
 
-# check 'SCRIPT FLAGS' PACKAGE...: runs a script, or skips it if the packages cannot be installed
+# check 'SCRIPT FLAGS' PACKAGE...: runs a script, or skips it if the packages cannot be installed; $alone: one more, without what it
+# depends on
 check() {
-    local script=$1
+    local script=$1 pip=("$venv/bin/pip" install -q --no-compile --disable-pip-version-check)
     shift
-    if "$venv/bin/pip" install -q --no-compile --disable-pip-version-check "$@"; then
+    if "${pip[@]}" "$@" && { [ -z "${alone-}" ] || "${pip[@]}" --no-deps "$alone"; }; then
         # shellcheck disable=SC2086  # a script and its flags
         "$venv/bin/python" $script
     else
@@ -44,6 +45,7 @@ check dev/interop/check_servers.py torch==2.13.0 'transformers[serving]' gguf xl
 check dev/interop/check_logs.py tensorboard wandb prometheus_client || status=$?
 check dev/interop/check_parquet.py pyarrow || status=$?
 check dev/interop/check_bucket.py 'moto[server]' awscli || status=$?
+alone=skypilot check dev/interop/check_cluster.py kubernetes-validate kubeflow-trainer-api || status=$?
 check dev/interop/check_lm_eval.py torch==2.13.0 transformers 'lm-eval[hf]' || status=$?
 wait $tokenizers || status=$?
 cat "$log"

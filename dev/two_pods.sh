@@ -87,8 +87,9 @@ name = job.get("metadata", {}).get("name")
 environment = {"PATH": f"{scratch}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 kind = job.get("kind", "SkyPilot")
 if kind == "TrainJob":  # Kubeflow Trainer 2.3.0, pkg/runtime/framework/plugins/torch/torch.go
-    trainer = job["spec"]["trainer"]
-    container = trainer
+    assert job["spec"]["runtimeRef"] == {"kind": documents[0]["kind"], "name": documents[0]["metadata"]["name"]}
+    job_set = documents[0]["spec"]["template"]["spec"]
+    container = trainer = job["spec"]["trainer"]
     environment |= {
         "PET_NNODES": trainer["numNodes"], "PET_NPROC_PER_NODE": trainer["numProcPerNode"], "PET_NODE_RANK": index,
         "PET_MASTER_ADDR": f"{name}-node-0-0.{name}", "PET_MASTER_PORT": 29500,
@@ -101,13 +102,12 @@ elif kind == "Job":  # Kubernetes, "Indexed Job": the pod's name is JOB-INDEX, a
     container = pod["containers"][0]
     environment["JOB_COMPLETION_INDEX"] = index
 elif kind == "JobSet":  # JobSet 0.9.1: pods SET-JOB-REPLICA-INDEX, with the set's name as subdomain
-    template = job["spec"]["replicatedJobs"][0]["template"]["spec"]
-    assert template["completionMode"] == "Indexed" and template["backoffLimit"] == 0
-    container = template["template"]["spec"]["containers"][0]
+    job_set = job["spec"]
+    container = job_set["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     environment["JOB_COMPLETION_INDEX"] = index
 elif kind == "MPIJob":  # mpi-operator 0.8.0, pkg/controller/mpi_job_controller.go: the launcher alone runs a command
     replicas = job["spec"]["mpiReplicaSpecs"]
-    assert replicas["Worker"]["replicas"] == 2 and replicas["Launcher"]["restartPolicy"] == "OnFailure"
+    assert replicas["Worker"]["replicas"] == 2 and all(each["restartPolicy"] == "OnFailure" for each in replicas.values())
     container = replicas["Launcher"]["template"]["spec"]["containers"][0] if index == "0" else None
     environment |= {
         "K_MPI_JOB_ROLE": "launcher", "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
@@ -123,9 +123,16 @@ else:  # SkyPilot 0.10, docs "Environment Variables and Secrets"
     container = {"command": ["bash", "-c"], "args": [job["run"]]}
 assert changes > 0
 # A lost rank's code 3 starts the pods again; those of other errors do not.
-for spec in (job["spec"], template) if kind == "JobSet" else (job["spec"],) if kind == "Job" else ():
-    for rule in spec.get("podFailurePolicy", {}).get("rules", ()):
-        assert rule == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 2, 4, 5]}}
+if kind in ("TrainJob", "Job", "JobSet"):
+    spec = job["spec"] if kind == "Job" else job_set["replicatedJobs"][0]["template"]["spec"]
+    assert spec["podFailurePolicy"]["rules"] == [
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 2, 4, 5]}}
+    ] and spec["template"]["spec"]["restartPolicy"] == "Never"
+if kind in ("TrainJob", "JobSet"):  # and all of them, as the job does not start them itself
+    assert spec["backoffLimit"] == 0 and job_set["failurePolicy"] == {
+        "maxRestarts": 10,
+        "rules": [{"name": "wrong", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+    }
 if kind == "SkyPilot":
     assert job["resources"]["job_recovery"]["recover_on_exit_codes"] == [3]
 if kind in ("TrainJob", "Job", "JobSet"):  # see the files

@@ -28,8 +28,10 @@ RUN make -j"$(nproc)" USE_CUDA=1 NVIDIA_WHEELS="$(echo /opt/nvidia/lib/python3*/
 
 FROM ${RUNTIME} AS run
 ENV DEBIAN_FRONTEND=noninteractive
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates curl libgomp1 openmpi-bin openssh-client python3 && \
-    rm -rf /var/lib/apt/lists/*
+# sshd is for mpirun on several hosts (scripts/cluster/mpijob.yaml), rclone for checkpoints in a bucket, prometheus-client for --log-to.
+# torchrun is not here: --nproc-per-node needs none. Host keys would be those of every copy: `sshd -h` names the job's.
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates curl libgomp1 openmpi-bin openssh-client openssh-server \
+    python3 python3-prometheus-client rclone && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*_key* && mkdir -p /run/sshd
 WORKDIR /data
 ENTRYPOINT ["train_gpt"]
 

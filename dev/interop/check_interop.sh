@@ -13,14 +13,14 @@ venv=${1:-$(mktemp -d)/venv}
 # Offline mode: all models are made here, none is downloaded.
 export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TRANSFORMERS_VERBOSITY=error
 
-# check 'SCRIPT FLAGS' PACKAGE...: runs a script, or skips it if the packages cannot be installed; $alone: one more, without what it
-# depends on
+# check 'SCRIPT FLAGS' PACKAGE...: runs a script, or skips it if the packages cannot be installed; $alone: one more, without those that
+# it depends on, and so in a folder of its own
 check() {
     local script=$1 pip=("$venv/bin/pip" install -q --no-compile --disable-pip-version-check)
     shift
-    if "${pip[@]}" "$@" && { [ -z "${alone-}" ] || "${pip[@]}" --no-deps "$alone"; }; then
+    if "${pip[@]}" "$@" && { [ -z "${alone-}" ] || "${pip[@]}" --no-deps --target "$scratch/alone" "$alone"; }; then
         # shellcheck disable=SC2086  # a script and its flags
-        "$venv/bin/python" $script
+        PYTHONPATH=${alone:+$scratch/alone} "$venv/bin/python" $script
     else
         echo "skipped: $script: pip cannot install $*"
     fi
@@ -42,7 +42,7 @@ check dev/interop/check_adapters.py torch==2.13.0 transformers peft || status=$?
 check dev/interop/check_configs.py torch==2.13.0 transformers gguf xllamacpp || status=$?
 check dev/interop/check_templates.py 'transformers' jinja2 numpy || status=$?
 check dev/interop/check_servers.py torch==2.13.0 'transformers[serving]' gguf xllamacpp openai || status=$?
-check dev/interop/check_logs.py tensorboard wandb prometheus_client || status=$?
+check dev/interop/check_logs.py tensorboard wandb prometheus_client grafana-foundation-sdk || status=$?
 check dev/interop/check_parquet.py pyarrow || status=$?
 check dev/interop/check_bucket.py 'moto[server]' awscli || status=$?
 alone=skypilot check dev/interop/check_cluster.py kubernetes-validate kubeflow-trainer-api || status=$?

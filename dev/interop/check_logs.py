@@ -4,9 +4,10 @@
     VENV/bin/python dev/interop/check_logs.py     VENV: made by dev/interop/check_interop.sh; needs ./train_gpt
 
 Every number of log.jsonl must be in TensorBoard's curves with the same bits as a float, and each step once; wandb,
-offline, must have stored each training loss; /metrics for Prometheus must show what a line of log.jsonl has. mlflow and
-trackio, which are large, are checked where they are installed: all losses, each step once. Exit code 1 with a line for
-the first difference.
+offline, must have stored each training loss; /metrics for Prometheus must show what a line of log.jsonl has. Each field of
+scripts/grafana.json must be one of Grafana's schema (grafana-foundation-sdk), and each of its queries must have an answer
+from a Prometheus server that scrapes a run. mlflow and trackio, which are large, are checked where they are installed: all
+losses, each step once; so is the server, `prometheus`. Exit code 1 with a line for the first difference.
 """
 import glob
 import importlib.util
@@ -14,6 +15,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import sqlite3
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -89,6 +92,70 @@ def check_metrics(port, log):
     print(f"prometheus: {len(seen)} gauges, as a line of log.jsonl")
 
 
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]
+
+
+def lacks(kept, given, place="scripts/grafana.json"):
+    """The first place whose value Grafana's models have not kept."""
+    if isinstance(given, (dict, list)):
+        for name, value in given.items() if isinstance(given, dict) else enumerate(given):
+            inside = kept is not None and (name in kept if isinstance(given, dict) else name < len(kept))
+            found = lacks(kept[name] if inside else None, value, f"{place}, {name}")
+            if found:
+                return found
+        return None if kept is not None else place
+    return None if kept == given else place
+
+
+def check_dashboard(dashboard):
+    """As Grafana's models read and write it: what they do not know is lost."""
+    from grafana_foundation_sdk.cog import plugins
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    plugins.register_default_plugins()
+    lost = lacks(json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard))), dashboard)
+    check(lost is None, f"{lost}: Grafana's schema has no such field or value")
+
+
+def check_panels(dashboard, command, environment, scratch):
+    """A server scrapes a run of two ranks, as the exposed communication is that of several; each query has an answer then."""
+    port, server_port = free_port(), free_port()
+    with open(scratch + "/prometheus.yml", "w", encoding="utf-8") as file:
+        json.dump({"global": {"scrape_interval": "1s"},
+                   "scrape_configs": [{"job_name": "anvil", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}]}, file)
+    queries = {target["expr"].replace("$run", ".*") for panel in dashboard["panels"] for target in panel["targets"]}
+    server = subprocess.Popen(["prometheus", f"--config.file={scratch}/prometheus.yml", "--log.level=warn",
+                               f"--storage.tsdb.path={scratch}/prometheus", f"--web.listen-address=127.0.0.1:{server_port}"])
+    run = subprocess.Popen(command + ["--out-dir", scratch + "/two", "--log-to", f"prometheus:{port}", "--steps=1000000",
+                                      "--nproc-per-node=2"], env=environment, stdout=subprocess.DEVNULL)
+
+    def answers(query):
+        with urllib.request.urlopen(f"http://127.0.0.1:{server_port}/api/v1/{query}") as page:
+            return json.load(page)["data"]
+
+    try:
+        began, unanswered = time.monotonic(), queries
+        while unanswered:
+            check(time.monotonic() - began < 120, f"Prometheus has no answer to {sorted(unanswered)}")
+            check(run.poll() is None and server.poll() is None, "the run or Prometheus has ended")
+            time.sleep(0.5)
+            try:
+                unanswered = {query for query in unanswered
+                              if not answers("query?" + urllib.parse.urlencode({"query": query}))["result"]}
+            except OSError:
+                continue  # not started yet
+        check(answers("label/run/values?match[]=anvil_step") == ["two"], "the dashboard's variable run")
+        run.send_signal(signal.SIGTERM)
+        check(run.wait() == 0, f"the run ended with code {run.returncode}")
+    finally:
+        run.kill()
+        server.kill()
+    print(f"prometheus: its server answers the {len(queries)} queries of scripts/grafana.json")
+
+
 def rows(path, query):
     with sqlite3.connect(path) as base:
         return base.execute(query).fetchall()
@@ -104,16 +171,22 @@ def main():
         flags = {"train-data": scratch + "/data/train_*.bin", "val-data": scratch + "/data/val_*.bin", "device": "cpu",
                  "num-layers": 1, "num-heads": 2, "channels": 16, "seq-len": 16, "batch-size": 4, "steps": 3000,
                  "warmup-steps": 5, "val-every": 50, "checkpoint-every": 100, "sample-tokens": 0, "print-every": 1000}
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            port = found.getsockname()[1]
+        port = free_port()
         large = [name for name in ("mlflow", "trackio") if importlib.util.find_spec(name)]
         services = ",".join(["wandb", "tensorboard", f"prometheus:{port}"] + large)
-        command = [PROGRAMS + "train_gpt", "--out-dir", out, "--log-to", services]
-        command += [f"--{name}={value}" for name, value in flags.items()]
+        flags = [f"--{name}={value}" for name, value in flags.items()]
+        command = [PROGRAMS + "train_gpt", "--out-dir", out, "--log-to", services] + flags
         # train_gpt must start this `python3`.
         environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true",
                        "TRACKIO_DIR": scratch + "/trackio", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/mlflow.db",
                        "PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"]}
+
+        dashboard = json.loads((ROOT / "scripts/grafana.json").read_text(encoding="utf-8"))
+        check_dashboard(dashboard)
+        if shutil.which("prometheus"):
+            check_panels(dashboard, [PROGRAMS + "train_gpt"] + flags, environment, scratch)
+        else:
+            print("skipped: the queries of scripts/grafana.json: the server is missing: install prometheus")
 
         log = pathlib.Path(out, "log.jsonl")
         first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)

@@ -34,7 +34,10 @@ class S3Bucket:
         return [item["Key"][len(self.prefix) + 1 :] for page in pages for item in page.get("Contents", ())]
 
     def read(self, name):
-        return self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}")["Body"].read()
+        try:
+            return self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}")["Body"].read()
+        except self.client.exceptions.NoSuchKey as error:
+            raise FileNotFoundError(name) from error
 
 
 def main():

@@ -25,18 +25,30 @@ class Folder:
         return [str(path.relative_to(self.place)) for path in self.place.glob("*/*")]
 
     def read(self, name):
+        """Throws FileNotFoundError where there is none."""
         return (self.place / name).read_bytes()
 
 
 def damage(bucket):
-    """What is wrong with a checkpoint that counts, which is one with a manifest; and how many those are."""
-    complete = [name for name in bucket.names() if name.endswith("/manifest.json")]
-    for manifest in complete:
-        for name, record in json.loads(bucket.read(manifest))["files"].items():
-            path = f"{manifest.split('/')[0]}/{name}"
-            if path not in bucket.names() or len(bucket.read(path)) != record["bytes"]:
-                return f"{path} in the bucket is not that of its manifest", len(complete)
-    return "", len(complete)
+    """What is wrong with a checkpoint that counts, which is one with a manifest; and how many those are. A copy that outlived its
+    trainer may replace one meanwhile, which then does not count."""
+    complete = 0
+    for manifest in [name for name in bucket.names() if name.endswith("/manifest.json")]:
+        wrong = ""
+        try:
+            text = bucket.read(manifest)
+            for name, record in json.loads(text)["files"].items():
+                path = f"{manifest.split('/')[0]}/{name}"
+                if path not in bucket.names() or len(bucket.read(path)) != record["bytes"]:
+                    wrong = f"{path} in the bucket is not that of its manifest"
+            if bucket.read(manifest) != text:
+                continue
+        except FileNotFoundError:
+            continue
+        if wrong:
+            return wrong, complete
+        complete += 1
+    return "", complete
 
 
 def kill_session(leader):

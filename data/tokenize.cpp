@@ -13,6 +13,7 @@ work.
 #include "llmc/base/host_limits.h"  // use_given_cores
 #include "llmc/base/script.h"       // with_installed_names
 #include "llmc/data/dataset.h"      // make_dataset
+#include "llmc/data/shards.h"       // write_shard_list
 #include "llmc/data/utf8.h"         // printable
 
 namespace {
@@ -42,10 +43,11 @@ Examples:
   data/tokenize fineweb/*.parquet --train-tokenizer --vocab-size 32768 --out data/fineweb
   zstdcat dump.jsonl.zst | data/tokenize - --format jsonl --tokenizer gpt2 --out data/dump
   data/tokenize chats.jsonl --format chat --tokenizer data/fineweb/tokenizer.json --out data/chats
-  data/tokenize --stories 2000000 --out data/stories)";
+  data/tokenize --stories 2000000 --out data/stories
+  data/tokenize --list data/fineweb)";
 
-// `val_input`: the last of those given.
-std::vector<Field> fields_of(DatasetConfig& config, std::string& val_input) {
+// `val_input`: the last of those given. `list`: a folder of shards to list, instead of all else.
+std::vector<Field> fields_of(DatasetConfig& config, std::string& val_input, std::string& list) {
     return {
         {"input", "format", &config.format,
          "what the files are: text, jsonl, parquet; chat: conversations, a line of .jsonl each, such as "
@@ -78,7 +80,10 @@ std::vector<Field> fields_of(DatasetConfig& config, std::string& val_input) {
         {"output", "val-input", &val_input, "instead: a file or folder that is for validation; may be repeated"},
         {"output", "shard-tokens", &config.shard_tokens, "tokens per file"},
         {"output", "threads", &config.threads, "0: as many as there are cores"},
-        {"output", "seed", &config.seed, "of the choice for validation, and of the stories"}};
+        {"output", "seed", &config.seed, "of the choice for validation, and of the stories"},
+        {"output", "list", &list,
+         "instead of all else: write shards.json, the list of all shards in this folder, which train_gpt --fetch "
+         "needs"}};
 }
 
 // What parse_flags() cannot know: values that are given several times, and flags that go together or do not.
@@ -114,12 +119,17 @@ int main(int argc, char** argv) {
     }
     try {
         DatasetConfig config;
-        std::string val_input;
+        std::string val_input, list;
         const Flags flags = parse_flags(
-            fields_of(config, val_input), argc, argv,
+            fields_of(config, val_input, list), argc, argv,
             {.description = kDescription, .usage = "INPUT... --out DIR [--flag value]...", .takes_inputs = true});
         if (flags.help)
             return written() ? kExitOk : fail(kExitUsage, "standard output could not be written: is its disk full?");
+        if (!list.empty()) {
+            require(flags.inputs.empty() && flags.given.size() == 1, "--list reads shards only: leave all else out");
+            std::printf("%s/%s: %zu shards\n", list.c_str(), kShardList, write_shard_list(list));
+            return written() ? kExitOk : kExitUsage;
+        }
         complete(config, flags);
         print_summary(config, make_dataset(config));
         if (!written()) std::fprintf(stderr, "warning: standard output could not be written; the files are complete\n");

@@ -4,8 +4,12 @@
 #   ./train_gpt --resume auto --before-resume 'scripts/bucket.sh get s3://BUCKET/RUN' \
 #       --after-checkpoint 'scripts/bucket.sh put s3://BUCKET/RUN' ...
 #
+# And the shards to train on, to a disk without room for all (doc/formats.md):
+#
+#   ./train_gpt --fetch 'scripts/bucket.sh shard s3://BUCKET/DATA' --data-order shards ...
+#
 # s3://... goes by `aws s3`, REMOTE:PATH by rclone, and anything else is a folder, such as a mounted bucket. A run has a place
-# of its own there. train_gpt sets ANVIL_CHECKPOINT and ANVIL_OUT_DIR, and runs it again if it fails.
+# of its own there. train_gpt sets ANVIL_CHECKPOINT, ANVIL_OUT_DIR and the like, and runs it again if it fails.
 #
 # A checkpoint counts once its manifest is there. That goes last, and first where other files of its name are replaced, so the
 # bucket never has half of one. On the disk its folder gets its name when all files have come.
@@ -14,9 +18,18 @@ export LC_ALL=C
 
 what=${1-} place=${2-}
 place=${place%/}
-if [ $# != 2 ] || { [ "$what" != put ] && [ "$what" != get ]; } || [ -z "$place" ]; then
-    echo "error: expected put PLACE or get PLACE" >&2
+if [ $# != 2 ] || [[ ! $what =~ ^(put|get|shard)$ ]] || [ -z "$place" ]; then
+    echo "error: expected put, get or shard, and PLACE" >&2
     exit 2
+fi
+
+if [ "$what" = shard ]; then
+    from=$place/${ANVIL_SHARD:?is not set: train_gpt sets it for --fetch} to=${ANVIL_SHARD_PATH:?is not set}
+    case $place in
+        s3://*) exec aws s3 cp --quiet "$from" "$to" ;;
+        *:*) exec rclone -q copyto "$from" "$to" ;;
+        *) exec cp "$from" "$to" ;;
+    esac
 fi
 out=${ANVIL_OUT_DIR:?is not set: train_gpt sets it for --after-checkpoint and --before-resume}
 

@@ -117,7 +117,8 @@ inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, const StepC
     if (config.data_order == "llmc")
         return mix64(mix64(mix64(cut + uint64_t(step.B)) + uint64_t(world_size)) + (config.shuffle ? 1 : 0));
     const uint64_t key = mix64(cut + (config.shuffle ? config.seed + 1 : 0));
-    if (config.packing_mode() == Packing::stream) return key;
+    if (config.packing_mode() == Packing::stream)
+        return config.shuffle && config.data_order == "shards" ? mix64(key + 1) : key;
     const uint64_t packed = mix64(key + 1 + uint64_t(separator));
     return config.packing_mode() == Packing::pad ? mix64(packed) : packed;
 }

@@ -34,8 +34,8 @@
 #include "llmc/comm/ranks.h"           // Ranks
 #include "llmc/commands/backend.h"     // look_at_gpu, cuda_gpu_links
 #include "llmc/cpu/kernels.h"          // cpu_kernels
+#include "llmc/data/fetch.h"           // open_shards, FetchConfig
 #include "llmc/data/mixture.h"         // data_sources
-#include "llmc/data/shards.h"          // open_shards
 #include "llmc/data/tokenizer.h"       // load_tokenizer
 #include "llmc/model/parameters.h"     // ParameterList
 #include "llmc/train/devices.h"        // peak_of
@@ -305,13 +305,21 @@ Finding check_disk(const RunFlags& config, size_t checkpoint_bytes) {
 }
 
 namespace {
+// Training shards that --fetch brings count as they are listed.
+std::optional<FetchConfig> fetch_of(const RunFlags& config, const std::string& pattern) {
+    if (config.fetch.empty() || pattern == config.val_data) return {};
+    return FetchConfig{};
+}
+
 // Reads every token of the run's data. A run does that, too (llmc/data/token_scan.h), but only after it has started.
 Finding look_for_foreign_tokens(const RunFlags& config, int64_t vocab_size) {
     try {
         std::vector<DataSource> all = data_sources(config.train_data);
         if (!config.val_data.empty()) all.push_back({config.val_data, 1});
         for (const auto& [pattern, weight] : all) {
-            for (const TokenShard& shard : open_shards(pattern)) shard.check(0, shard.num_tokens(), int(vocab_size));
+            const OpenShards data = open_shards(pattern, fetch_of(config, pattern));
+            for (const TokenShard& shard : data.shards)
+                if (!shard.is_fetched()) shard.check(0, shard.num_tokens(), int(vocab_size));
         }
     } catch (const Error& error) {
         const std::string said = error.what();
@@ -328,11 +336,13 @@ std::vector<Finding> check_data(const RunFlags& config, int64_t* vocab_size) {
     const auto look = [&](const char* what, const std::string& pattern) {
         try {
             int64_t tokens = 0;
-            const std::vector<TokenShard> shards = open_shards(pattern);
+            const OpenShards data = open_shards(pattern, fetch_of(config, pattern));
+            const std::vector<TokenShard>& shards = data.shards;
             for (const TokenShard& shard : shards) {
+                tokens += shard.num_tokens();
+                if (shard.is_fetched()) continue;
                 int32_t ends[2];
                 shard.copy(0, 1, ends), shard.copy(shard.num_tokens() - 1, 1, ends + 1);
-                tokens += shard.num_tokens();
             }
             findings.push_back(
                 ok(what, format("%zu shard%s of %s tokens: %s", shards.size(), shards.size() == 1 ? "" : "s",

@@ -66,6 +66,14 @@ void LlmcOrder::read(int32_t* row) {
     row_++;
 }
 
+size_t LlmcOrder::shard_after(size_t) const {
+    if (turn_ + 1 < shard_order_.size()) return size_t(shard_order_[turn_ + 1]);
+    std::vector<int64_t> order = shard_order_;
+    std::mt19937 random = random_;
+    if (config_.shuffle) exchange(order, random);
+    return size_t(order[0]);
+}
+
 LoaderState LlmcOrder::state() const {
     ensure(row_ % (rows_of_block() * config_.batches_per_step) == 0);  // only between steps
     const int64_t block = restored_ + row_ / rows_of_block();

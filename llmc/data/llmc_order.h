@@ -29,6 +29,7 @@ public:
     LoaderState state() const override;
     void restore(const LoaderState& state) override;
     int64_t num_rows(uint64_t) const override { return blocks_of_epoch_ * rows_of_block(); }
+    size_t shard_after(size_t shard) const override;
 
 private:
     int64_t rows_of_block() const { return config_.world_size * int64_t(config_.batch_size); }

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <utility>
 #include "llmc/base/check.h"       // require, ensure, format
-#include "llmc/base/hash.h"        // xxh3, hex64
+#include "llmc/base/hash.h"        // xxh3
 #include "llmc/base/rng.h"         // Permutation, mix64
 #include "llmc/data/llmc_order.h"  // LlmcOrder
 #include "llmc/data/packing.h"     // PackedRows
@@ -32,36 +32,40 @@ public:
     LoaderState state() const override { return state_; }
     void restore(const LoaderState& state) override;
     int64_t num_rows(uint64_t epoch) const override { return plan(epoch).num_windows(); }
+    size_t shard_after(size_t shard) const override;
 
 private:
     // How one epoch is cut and ordered.
     struct Epoch {
         int64_t offset;
-        std::vector<int64_t> first_window;  // of each shard; at the end the total number of windows
+        std::vector<size_t> turns;          // the shards, in the order of the list
+        std::vector<int64_t> first_window;  // of each turn; at the end the total number of windows
         Permutation order;
+        uint64_t seed;  // of the order inside each shard
         int64_t num_windows() const { return first_window.back(); }
     };
     Epoch plan(uint64_t number) const;
-    std::vector<int64_t> first_windows(int64_t offset) const;
+    std::vector<int64_t> first_windows(int64_t offset, const std::vector<size_t>& turns) const;
+    bool by_shard() const { return config_.shuffle && config_.order == DataOrder::shards; }
 
     const std::vector<TokenShard>& shards_;
     const LoaderConfig config_;
-    Epoch epoch_{0, {}, {1, 0}};
+    Epoch epoch_{0, {}, {}, {1, 0}, 0};
     LoaderState state_;
 };
 
 Windows::Windows(const std::vector<TokenShard>& shards, const LoaderConfig& config) : shards_(shards), config_(config) {
-    require(first_windows(0).back() > 0,
+    epoch_ = plan(0);
+    require(epoch_.num_windows() > 0,
             "%s: none of the %zu shards holds the %ld tokens of one sequence and its last target; lower --seq-len, or "
             "prepare the data again with a larger --shard-tokens",
             config.pattern.c_str(), shards_.size(), int64_t(config.seq_len) + 1);
-    epoch_ = plan(0);
 }
 
-std::vector<int64_t> Windows::first_windows(int64_t offset) const {
+std::vector<int64_t> Windows::first_windows(int64_t offset, const std::vector<size_t>& turns) const {
     std::vector<int64_t> first{0};
-    for (const TokenShard& shard : shards_)
-        first.push_back(first.back() + std::max<int64_t>(0, shard.num_tokens() - 1 - offset) / config_.seq_len);
+    for (const size_t s : turns)
+        first.push_back(first.back() + std::max<int64_t>(0, shards_[s].num_tokens() - 1 - offset) / config_.seq_len);
     return first;
 }
 
@@ -69,13 +73,29 @@ Windows::Epoch Windows::plan(uint64_t number) const {
     Rng rng(mix64(config_.seed) + number, Stream::data);
     const bool moved = config_.shuffle && number > 0;
     int64_t offset = moved ? int64_t(rng.below(uint64_t(config_.seq_len))) : 0;
-    std::vector<int64_t> first = first_windows(offset);
+    const uint64_t seed = rng.next();
+    std::vector<size_t> turns(shards_.size());
+    const Permutation order(turns.size(), seed);
+    for (size_t i = 0; i < turns.size(); i++) turns[i] = by_shard() ? order(i) : i;
+    std::vector<int64_t> first = first_windows(offset, turns);
     if (first.back() == 0) {  // each shard holds one window only: no epoch may be empty
         offset = 0;
-        first = first_windows(0);
+        first = first_windows(0, turns);
     }
     const uint64_t windows = uint64_t(first.back());
-    return {offset, std::move(first), Permutation(windows, rng.next())};
+    return {offset, std::move(turns), std::move(first), Permutation(windows, seed), mix64(seed)};
+}
+
+size_t Windows::shard_after(size_t shard) const {
+    const auto find = [&](const Epoch& epoch, size_t turn) {
+        while (turn < epoch.turns.size() && epoch.first_window[turn] == epoch.first_window[turn + 1]) turn++;
+        return turn;
+    };
+    const auto at = std::find(epoch_.turns.begin(), epoch_.turns.end(), shard);
+    const size_t turn = find(epoch_, size_t(at - epoch_.turns.begin()) + 1);
+    if (turn < epoch_.turns.size()) return epoch_.turns[turn];
+    const Epoch following = plan(state_.epoch + 1);
+    return following.turns[find(following, 0)];
 }
 
 // Continues into later epochs if needed. Stops at a window that exists, never after the last.
@@ -89,11 +109,15 @@ void Windows::skip(int64_t rows) {
 
 void Windows::read(int32_t* row) {
     const uint64_t position = state_.position;
-    const int64_t window = int64_t(config_.shuffle ? epoch_.order(position) : position);
+    const bool anywhere = config_.shuffle && !by_shard();
+    const int64_t window = int64_t(anywhere ? epoch_.order(position) : position);
     const std::vector<int64_t>& first = epoch_.first_window;
-    const size_t s = size_t(std::upper_bound(first.begin(), first.end(), window) - first.begin()) - 1;
+    const size_t turn = size_t(std::upper_bound(first.begin(), first.end(), window) - first.begin()) - 1;
+    const size_t s = epoch_.turns[turn];
+    int64_t i = window - first[turn];
+    if (by_shard()) i = int64_t(Permutation(uint64_t(first[turn + 1] - first[turn]), epoch_.seed + s)(uint64_t(i)));
     const int64_t T = config_.seq_len;
-    shards_[s].read(epoch_.offset + (window - first[s]) * T, T + 1, row, config_.vocab_size);
+    shards_[s].read(epoch_.offset + i * T, T + 1, row, config_.vocab_size);
     skip(1);
 }
 
@@ -118,8 +142,11 @@ static int64_t tokens_in(const std::vector<TokenShard>& shards) {
 DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), sources_(data_sources(config.pattern)) {
     const int64_t B = config.batch_size, T = config.seq_len;
     size_t num_shards = 0;
+    ensure(!config.fetch || !config.shuffle || config.packing != Packing::stream || config.order != DataOrder::own);
     for (const DataSource& source : sources_) {
-        shards_.push_back(open_shards(source.pattern));
+        OpenShards opened = open_shards(source.pattern, config.fetch);
+        shards_.push_back(std::move(opened.shards));
+        fetchers_.push_back(std::move(opened.fetcher));
         num_tokens_ += tokens_in(shards_.back());
         num_shards += shards_.back().size();
     }
@@ -135,6 +162,11 @@ DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), s
         own.pattern = sources_[s].pattern;
         if (s > 0) own.seed = mix64(config.seed + s);  // each source has its own order
         rows.push_back(rows_of(s, own));
+        if (fetchers_[s])
+            fetchers_[s]->next = [&shards = shards_[s], source = rows.back().get()](size_t shard) {
+                const size_t next = source->shard_after(shard);
+                return shards[next].is_fetched() ? next : shard;
+            };
         weights.push_back(sources_[s].weight);
     }
     rows_ = rows.size() == 1 ? std::move(rows[0]) : std::make_unique<Mixture>(std::move(rows), weights);
@@ -143,7 +175,13 @@ DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), s
         batch->targets.resize(size_t(B * T));
     }
     row_.resize(size_t(T + 1));
-    restore({});
+    go_to({});
+    if (!config.fetch) start_next_batch();
+}
+
+DataLoader::~DataLoader() {
+    for (const auto& fetcher : fetchers_)
+        if (fetcher) fetcher->stop();  // the thread may be waiting for a shard
 }
 
 std::unique_ptr<RowSource> DataLoader::rows_of(size_t source, const LoaderConfig& config) {
@@ -194,11 +232,15 @@ void DataLoader::assign(int64_t batches_per_step, int64_t step_rows, int64_t fir
 
 void DataLoader::restore(const LoaderState& state) {
     if (thread_.valid()) thread_.wait();
+    go_to(state);
+    start_next_batch();
+}
+
+void DataLoader::go_to(const LoaderState& state) {
     rows_->restore(state);
     in_place_ = true;
     step_begin_ = state;
     next_of_step_ = 0;
-    start_next_batch();
 }
 
 int64_t DataLoader::num_unread_tokens() const {
@@ -216,18 +258,8 @@ double DataLoader::cropped() const {
 }
 
 static std::string digest_of(const TokenShard& shard) {
-    constexpr int64_t kSamples = 64, kSampleBytes = 4096;
-    const MappedFile& file = shard.file();
     const std::string name = std::filesystem::path(shard.path()).filename();
-    const int64_t size = int64_t(file.size());
-    std::string digest = name + ":" + std::to_string(size) + ":";
-    const int64_t bytes = std::min(kSampleBytes, size), last = size - bytes;
-    for (int64_t i = 0; i < kSamples; i++) {  // evenly spaced, from the header to the end
-        const int64_t at = last / (kSamples - 1) * i + last % (kSamples - 1) * i / (kSamples - 1);
-        digest += hex64(xxh3(file.data() + at, size_t(bytes)));
-    }
-    file.check_uncut();
-    return digest;
+    return name + ":" + std::to_string(shard.size_bytes()) + ":" + shard.samples();
 }
 
 uint64_t DataLoader::data_hash() const {
@@ -244,7 +276,7 @@ std::vector<ShardFacts> DataLoader::shard_facts() const {
     for (const std::vector<TokenShard>& shards : shards_)
         for (const TokenShard& shard : shards) {
             const std::string digest = digest_of(shard), name = std::filesystem::path(shard.path()).filename();
-            all.push_back({name, shard.file().size(), xxh3(digest.data(), digest.size())});
+            all.push_back({name, shard.size_bytes(), xxh3(digest.data(), digest.size())});
         }
     return all;
 }

@@ -15,6 +15,9 @@ ranks. A step that reaches the end of an epoch continues into the next one, so e
   const LoaderState state = train.state();         after the last complete step
   train.restore(state);                            next() then returns the batch after that step
 
+With --data-order shards the list has one shard after the other: shuffling permutes the shards, and the windows inside
+each. So few shards are in use at a time, which --fetch needs (llmc/data/fetch.h).
+
 These windows are the rows of --packing stream. With best-fit and pad a row begins where a document does. Then the above
 holds for rows instead of windows, except for how an epoch is cut: llmc/data/packing.h.
 
@@ -30,14 +33,16 @@ throws its errors.
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+#include "llmc/data/fetch.h"    // FetchConfig, OpenShards
 #include "llmc/data/mixture.h"  // DataSource
 #include "llmc/data/rows.h"     // RowSource, LoaderState
 #include "llmc/data/shards.h"   // TokenShard
 
 enum class Packing { stream, best_fit, pad };
-enum class DataOrder { own, llmc };
+enum class DataOrder { own, shards, llmc };
 
 struct LoaderConfig {
     std::string pattern;  // of shard files, such as data/x/train_*.bin; or several, with weights
@@ -55,6 +60,7 @@ struct LoaderConfig {
     int document_token = -1;  // the token that begins each document; for best-fit and pad
     DataOrder order = DataOrder::own;
     bool may_repeat = false;  // whether a data set of fewer rows than a batch will do: the batch has some of them twice
+    std::optional<FetchConfig> fetch = {};  // brings shards; not with the order `own` of shuffled windows
 };
 
 // Tells a shard from another one with the same name.
@@ -78,7 +84,9 @@ struct Batch {
 
 class DataLoader {
 public:
+    // With `fetch` the first batch is prepared only when it is asked for, because restore() may come first.
     explicit DataLoader(const LoaderConfig& config);
+    ~DataLoader();
     DataLoader(const DataLoader&) = delete;  // the thread refers to this object
     DataLoader& operator=(const DataLoader&) = delete;
 
@@ -104,6 +112,7 @@ public:
     std::vector<ShardFacts> shard_facts() const;
 
 private:
+    void go_to(const LoaderState& state);
     void start_next_batch();
     void prepare_next_batch();
 
@@ -111,7 +120,8 @@ private:
 
     LoaderConfig config_;
     std::vector<DataSource> sources_;
-    std::vector<std::vector<TokenShard>> shards_;  // by source
+    std::vector<std::unique_ptr<ShardFetcher>> fetchers_;  // of the sources that have one
+    std::vector<std::vector<TokenShard>> shards_;          // by source
     int64_t num_tokens_ = 0;
     LoaderState step_begin_;  // before the step of the next batch
     int64_t next_of_step_ = 0;

@@ -35,26 +35,6 @@ Document document_at(const std::vector<TokenShard>& shards, uint32_t shard, int3
     return {shard, begin, int32_t(end - begin)};
 }
 
-std::vector<Document> documents_of(const std::string& text, const std::vector<TokenShard>& shards, int separator) {
-    std::vector<Document> documents;
-    const char *at = text.data(), *const end = at + text.size();
-    while (at != end) {
-        uint32_t shard = 0;
-        int32_t begin = -1;
-        auto read = std::from_chars(at, end, shard);
-        bool good = read.ec == std::errc() && read.ptr != end && *read.ptr == ':' && shard < shards.size();
-        if (good) {
-            read = std::from_chars(read.ptr + 1, end, begin);
-            good = read.ec == std::errc() && begin >= 0 && begin < shards[shard].num_tokens() &&
-                   shards[shard].find(separator, begin) == begin;
-        }
-        require(good, "'%.40s' in the state of the data: no document begins there; %s", at, kOtherData);
-        documents.push_back(document_at(shards, shard, begin, separator));
-        at = read.ptr == end ? end : read.ptr + 1;
-    }
-    return documents;
-}
-
 }  // namespace
 
 Document BestFit::take(int64_t space) {
@@ -81,11 +61,74 @@ PackedRows::PackedRows(const std::vector<TokenShard>& shards, const PackingConfi
             "--tokenizer that "
             "has one, or take --packing stream");
     begin_epoch(0);
-    require(next_document(),
+    const auto is_fetched = [](const TokenShard& shard) { return shard.is_fetched(); };
+    require_documents(std::any_of(shards.begin(), shards.end(), is_fetched) || next_document());
+    begin_epoch(0);
+}
+
+void PackedRows::require_documents(bool has_any) const {
+    require(has_any,
             "--packing best-fit and pad: no document begins in %s%s, none of its tokens is the separator %d; give the "
             "--document-token that it was made with, prepare it again from several documents, or take --packing stream",
-            shards[0].path().c_str(), shards.size() > 1 ? " nor in the other shards" : "", config.separator);
-    begin_epoch(0);
+            shards_[0].path().c_str(), shards_.size() > 1 ? " nor in the other shards" : "", config_.separator);
+}
+
+// The waiting documents of a state.
+std::vector<Document> PackedRows::documents_of(const std::string& text) {
+    std::vector<Document> documents;
+    std::vector<const char*> places;
+    const char *at = text.data(), *const end = at + text.size();
+    const auto check = [](bool good, const char* place) {
+        require(good, "'%.40s' in the state of the data: no document begins there; %s", place, kOtherData);
+    };
+    while (at != end) {
+        Document& document = documents.emplace_back();
+        places.push_back(at);
+        auto read = std::from_chars(at, end, document.shard);
+        check(read.ec == std::errc() && read.ptr != end && *read.ptr == ':' && document.shard < shards_.size(), at);
+        read = std::from_chars(read.ptr + 1, end, document.begin);
+        check(read.ec == std::errc() && document.begin >= 0 && document.begin < shards_[document.shard].num_tokens(),
+              at);
+        at = read.ptr == end ? end : read.ptr + 1;
+    }
+    auto kept = std::exchange(kept_, {});
+    restoring_.clear();
+    for (const Document& document : documents)
+        if (!kept.contains({document.shard, document.begin})) restoring_.push_back(document.shard);
+    for (size_t i = 0; i < documents.size(); i++) {
+        Document& document = documents[i];
+        if (auto node = kept.extract({document.shard, document.begin})) {
+            document = node.mapped().document;
+            kept_.insert(std::move(node));
+            continue;
+        }
+        check(shards_[document.shard].find(config_.separator, document.begin) == document.begin, places[i]);
+        document = document_at(shards_, document.shard, document.begin, config_.separator);
+        keep(document);
+    }
+    restoring_.clear();
+    return documents;
+}
+
+void PackedRows::keep(const Document& document) {
+    const TokenShard& shard = shards_[document.shard];
+    if (!shard.is_fetched()) return;
+    std::vector<int32_t> tokens(size_t(std::min<int64_t>(document.length, config_.seq_len + 1)));
+    shard.read(document.begin, int64_t(tokens.size()), tokens.data(), config_.vocab_size);
+    kept_[{document.shard, document.begin}] = {document, std::move(tokens)};
+}
+
+size_t PackedRows::shard_after(size_t shard) const {
+    if (!restoring_.empty()) {
+        auto at = std::find(restoring_.begin(), restoring_.end(), uint32_t(shard));
+        while (at != restoring_.end() && *at == shard) at++;
+        return at != restoring_.end() ? *at : shard;
+    }
+    const uint64_t n = shards_.size();
+    if (!config_.shuffle) return (shard + 1) % n;
+    for (uint64_t turn = 0; turn + 1 < n; turn++)
+        if (shard_order_(turn) == shard) return shard_order_(turn + 1);
+    return Permutation(n, Rng(mix64(config_.seed) + epoch_ + 1, Stream::data).next())(0);
 }
 
 void PackedRows::skip(int64_t rows) {
@@ -103,7 +146,12 @@ void PackedRows::pack(int32_t* row) {
         }
         const Document document = waiting_.take(capacity - at);
         const int64_t n = std::min<int64_t>(document.length, capacity - at);
-        if (row) shards_[document.shard].read(document.begin, n, row + at, config_.vocab_size);
+        if (const auto kept = kept_.find({document.shard, document.begin}); kept != kept_.end()) {
+            if (row) std::copy_n(kept->second.tokens.begin(), n, row + at);
+            kept_.erase(kept);
+        } else if (row) {
+            shards_[document.shard].read(document.begin, n, row + at, config_.vocab_size);
+        }
         cropped_ += uint64_t(document.length - n);
         at += n;
     }
@@ -119,8 +167,9 @@ void PackedRows::refill() {
                 begin_epoch(epoch_ + 1);
                 document = next_document();
             }
-            ensure(document);  // every epoch has documents
+            require_documents(document.has_value());
             waiting_.add(*document);
+            keep(*document);
         }
     }
 }
@@ -166,7 +215,7 @@ void PackedRows::restore(const LoaderState& state) {
     const uint64_t turn = state.position >> kTurnShift;
     require(turn <= shards_.size(), "the data position is in shard %lu of an epoch, and there are %zu; %s", turn,
             shards_.size(), kOtherData);
-    const std::vector<Document> documents = documents_of(state.waiting, shards_, config_.separator);
+    const std::vector<Document> documents = documents_of(state.waiting);
     waiting_ = {};
     for (const Document& document : documents) waiting_.add(document);
     begin_epoch(state.epoch);

@@ -25,11 +25,17 @@ do not fit. With fewer than 1000 documents in total, rows are in the order of le
 All ranks pack all rows, but read only the tokens of their own. Packing needs only lengths, 0.5 ms per million tokens.
 Unlike assigning documents to ranks, this makes row i the same at any number of ranks. The waiting documents are part of
 the state (about 13 KB of text), so it restores the exact row at any number of ranks and any batch size.
+
+Of shards that are fetched (llmc/data/fetch.h), each rank keeps the first T + 1 tokens of all waiting documents, since
+their shards may be dropped before a row takes them. To restore a state, each shard of a waiting document is fetched
+once more.
 */
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 #include "llmc/base/rng.h"     // Permutation
@@ -91,12 +97,16 @@ public:
     LoaderState state() const override;
     void restore(const LoaderState& state) override;
     int64_t num_rows(uint64_t epoch) const override;
+    size_t shard_after(size_t shard) const override;
 
 private:
     void pack(int32_t* row);
     void refill();
     void begin_epoch(uint64_t number);
     std::optional<Document> next_document();
+    std::vector<Document> documents_of(const std::string& text);
+    void keep(const Document& document);
+    void require_documents(bool has_any) const;
 
     const std::vector<TokenShard>& shards_;
     PackingConfig config_;
@@ -109,6 +119,13 @@ private:
     Permutation document_order_{1, 0};
 
     BestFit waiting_;
+    // Of the waiting documents in shards that are fetched, by place: what a row may take.
+    struct Kept {
+        Document document;
+        std::vector<int32_t> tokens;
+    };
+    std::map<std::pair<uint32_t, int32_t>, Kept> kept_;
+    std::vector<uint32_t> restoring_;  // the shards of the documents that restore() looks up, in this order
     uint64_t rows_ = 0, cropped_ = 0;
     mutable std::optional<std::pair<uint64_t, int64_t>> counted_;  // the last result of num_rows() and its epoch
 };

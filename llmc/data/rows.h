@@ -8,6 +8,7 @@ such sources: the windows of llmc/data/loader.h and the documents of llmc/data/p
 llm.c's in llmc/data/llmc_order.h, depends on the ranks and the batch size, too.
 */
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -28,4 +29,6 @@ public:
     virtual LoaderState state() const = 0;
     virtual void restore(const LoaderState& state) = 0;  // throws, unchanged, if it does not exist
     virtual int64_t num_rows(uint64_t epoch) const = 0;  // the number of rows that an epoch alone makes
+    // The shard that it reads after this one, which it reads now. Of a source of one data set.
+    virtual size_t shard_after(size_t shard) const { return shard; }
 };

@@ -16,6 +16,7 @@ A file that violates any line of this table causes an Error that says what was f
 In memory a token that is not learned is ~id, which is negative. Without a mask all tokens are learned.
 
   const TokenShard shard("data/x/train_000000.bin");      shard.copy(begin, count, out);
+  write_shard_list("data/x");                             data/x/shards.json, for --fetch: llmc/data/fetch.h
   ShardWriter writer("data/x/train_000000.bin", V);       writer.append(ids, n);   writer.finish();
   ShardWriter writer("data/x/train_000000.bin", V, ShardMask::some_learned);
 */
@@ -29,15 +30,32 @@ In memory a token that is not learned is ~id, which is negative. Without a mask 
 inline constexpr int64_t kShardHeaderBytes = 1024;
 inline constexpr int64_t kMaxShardTokens = INT32_MAX;
 
+// What a list of shards says of one.
+struct ListedShard {
+    std::string name;  // of its file, without a folder
+    int64_t tokens = 0;
+    uint64_t bytes = 0;
+    std::string xxh3, samples;  // of the file, and of parts of it (TokenShard::samples); empty: not known
+};
+
+class ShardFetcher;
+
 class TokenShard {
 public:
     explicit TokenShard(const std::string& path);
-    const std::string& path() const { return file_.path(); }
+    // A shard that `fetcher` brings when its tokens are asked for; it must outlive this object. Then all that reads
+    // tokens may wait, and throws an Error if the shard cannot be had.
+    TokenShard(ShardFetcher& fetcher, size_t number);
+    const std::string& path() const { return path_; }
     int64_t num_tokens() const { return num_tokens_; }
+    uint64_t size_bytes() const { return size_bytes_; }
     int bytes_per_token() const { return bytes_per_token_; }  // 2 or 4
-    const MappedFile& file() const { return file_; }
+    const MappedFile& file() const { return file_ ? *file_ : fetched_file(); }
+    bool is_fetched() const { return fetcher_; }
     bool has_mask() const { return has_mask_; }
-    bool learns_any() const;  // whether any token is learned
+    bool learns_any() const;  // whether any token is learned; of a shard that is fetched: true
+    // The XXH3 of 64 parts of the file, evenly spaced, from the header to the end.
+    std::string samples() const;
 
     // out[i] = token begin + i, for n tokens, learned or not. Ids of 2^31 and above become negative.
     void copy(int64_t begin, int64_t n, int32_t* out) const;
@@ -51,11 +69,16 @@ public:
     int64_t find(int32_t id, int64_t from) const;
 
 private:
-    MappedFile file_;
+    std::string path_;
+    std::optional<MappedFile> file_;
+    ShardFetcher* fetcher_ = nullptr;
+    size_t number_ = 0;
     int64_t num_tokens_ = 0;
+    uint64_t size_bytes_ = 0;
     int bytes_per_token_ = 0;
     bool has_mask_ = false;
 
+    const MappedFile& fetched_file() const;
     const uint8_t* mask() const;  // of all tokens
     bool is_learned(int64_t token) const { return mask()[token / 8] >> (token % 8) & 1; }
 };
@@ -67,6 +90,15 @@ inline constexpr const char* kUnfinishedFolder = "unfinished";
 // Opens all shards that match a pattern, sorted by path. Throws if there are none, or if data/tokenize was interrupted
 // there.
 std::vector<TokenShard> open_shards(const std::string& pattern);
+// Throws if data/tokenize was killed while it replaced the shards of this path's folder, which may be mixed or missing.
+void check_finished(const std::string& path);
+
+// The list of all shards in a folder, in it: {"shards": [{"name": "train_000000.bin", "tokens": 100000000, ...}, ...]}
+inline constexpr const char* kShardList = "shards.json";
+// Writes it for all .bin files there, which are read for it, and returns how many they are.
+size_t write_shard_list(const std::string& folder);
+// Those in the list at `path`, sorted by name. Throws an Error if it is missing or says something that cannot be.
+std::vector<ListedShard> read_shard_list(const std::string& path);
 
 // Writes PATH.tmp and renames it to PATH once it is complete and on disk. Until then the header is zero, so a temporary
 // file cannot be mistaken for a shard. Without finish() the temporary file is removed.

@@ -22,6 +22,7 @@ TokenScan::TokenScan(const std::vector<const std::vector<TokenShard>*>& sets, in
     int64_t tokens = 0;
     for (const std::vector<TokenShard>* set : sets)
         for (const TokenShard& shard : *set) {
+            if (shard.is_fetched()) continue;
             shards_.push_back(&shard);
             tokens += shard.num_tokens();
         }

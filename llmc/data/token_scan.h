@@ -6,7 +6,8 @@ hours later when its row is read.
   if (scan.has_found()) scan.rethrow();
 
 A thread of the lowest priority reads this rank's part of all shards, in order. If hosts have their own copies, that is
-a part of the host's copy. The loader finds errors in other parts when it reads them (loader.h).
+a part of the host's copy. The loader finds errors in other parts when it reads them (loader.h), and in shards that are
+fetched (fetch.h).
 */
 #pragma once
 #include <atomic>

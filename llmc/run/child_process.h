@@ -5,7 +5,7 @@ its parent, or not at all.
   start_child   this program once more: by --supervise, and by --nproc-per-node for each rank. If the parent is killed,
                 so is the child
   start_beside  another program, beside a run that does not depend on it
-  why_not_run   a command of the user's, for the shell: by --after-checkpoint and --before-resume
+  why_not_run   a command of the user's, for the shell: by --after-checkpoint, --before-resume, --fetch
 */
 #pragma once
 #include <signal.h>

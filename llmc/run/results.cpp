@@ -21,10 +21,10 @@ constexpr const char* kHeader =
 
 // The flags in which runs of one configuration may differ.
 constexpr const char* kNotOfConfig[] = {
-    "seed",        "out-dir",    "results",          "description", "resume",           "summary",
-    "threads",     "keep",       "checkpoint-every", "print-every", "save-best",        "rank",
-    "local-rank",  "interface",  "master",           "bucket-mb",   "checkpoint-to",    "log-to",
-    "tune-matmul", "cuda-graph", "peak-flops",       "offload",     "after-checkpoint", "before-resume"};
+    "seed",    "out-dir",          "results",       "description", "resume",      "summary",    "threads",
+    "keep",    "checkpoint-every", "print-every",   "save-best",   "rank",        "local-rank", "interface",
+    "master",  "bucket-mb",        "checkpoint-to", "log-to",      "tune-matmul", "cuda-graph", "peak-flops",
+    "offload", "after-checkpoint", "before-resume", "fetch"};
 
 std::string config_hash(RunFlags flags) {
     OrderedJson config = parse_ordered_json(to_json(flags.fields()));

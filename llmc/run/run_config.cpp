@@ -318,7 +318,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
             sizes_differ ? "give --balance equal and all the same --batch-size" : "give --balance equal";
         require(flags.islands_of_run() == 0,
                 "--islands: ranks of an island have equal shares of a step: leave it out (--islands 0), or %s", equal);
-        require(flags.data_order == "own",
+        require(flags.data_order != "llmc",
                 "--data-order llmc: all ranks have as many batches of one size: leave it out, or %s", equal);
         require(flags.zero_stage == 1 && !flags.sums_in_bf16(),
                 "%s sums gradients after each micro-batch, of which all ranks need as many: leave it out, or %s",

@@ -26,9 +26,9 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 
 bool is_of_one_process(const Field& field) {
     static const std::set<std::string> names = {
-        "rank",       "local-rank",  "node-rank",  "max-restarts",     "interface",    "threads",
-        "batch-size", "tune-matmul", "train-data", "val-data",         "tokenizer",    "out-dir",
-        "resume",     "eval-tasks",  "peak-flops", "after-checkpoint", "before-resume"};
+        "rank",       "local-rank",  "node-rank",  "max-restarts",     "interface",     "threads",
+        "batch-size", "tune-matmul", "train-data", "val-data",         "tokenizer",     "out-dir",
+        "resume",     "eval-tasks",  "peak-flops", "after-checkpoint", "before-resume", "fetch"};
     return names.contains(field.name);
 }
 
@@ -91,9 +91,14 @@ std::vector<Field> RunFlags::fields() {
               "the tokens"}
             .one_of({"stream", "best-fit", "pad"}),
         Field{"data", "data-order", &data_order,
-              "own: a shuffle over all shards, the same at any --batch-size and number of ranks; llmc: the batches "
-              "that llm.c would read, which depend on both, skip the ends of shards and ignore --seed"}
-            .one_of({"own", "llmc"}),
+              "own: a shuffle over all shards, the same at any --batch-size and number of ranks; shards: the same, but "
+              "one shard after the other, each shuffled; llmc: the batches that llm.c would read, which depend on "
+              "both, skip the ends of shards and ignore --seed"}
+            .one_of({"own", "shards", "llmc"}),
+        {"data", "fetch", &fetch,
+         "shell command that each host runs to bring the shard $ANVIL_SHARD to the file $ANVIL_SHARD_PATH, ahead of "
+         "its "
+         "use; it is removed after it. Without room for all (doc/formats.md)"},
         Field{"data", "document-token", &document_token,
               "the token before each document, 50256 in GPT-2's shards; attention is masked to stay inside documents"}
             .from(0)
@@ -518,13 +523,16 @@ void RunFlags::validate() const {
     for (const auto& [flag, asked] : {std::pair{"--packing", packing != "stream"},
                                       {"weights", has_weights(train_data)},
                                       {"batch-growth", !batch_growth.empty()}})
-        require(data_order == "own" || !asked || !trains(),
+        require(data_order != "llmc" || !asked || !trains(),
                 "--data-order llmc with %s: llm.c has windows of one data set only, in steps of one size; leave one of "
                 "them out",
                 flag);
+    require(fetch.empty() || !trains() || !shuffle || packing != "stream" || data_order != "own",
+            "--fetch with --data-order own: a shuffle over all shards needs all of them all the time: give "
+            "--data-order shards, or --no-shuffle");
     batches(), lengths();
     const char* const by_micro_batch = zero_stage == 1 ? "--memory lean" : "--zero-stage 2";
-    require(data_order == "own" || (zero_stage == 1 && !sums_in_bf16()),
+    require(data_order != "llmc" || (zero_stage == 1 && !sums_in_bf16()),
             "--data-order llmc with %s: each assigns a step's batches to ranks in its own way; leave one of them out",
             by_micro_batch);
     require(!has_weights(val_data),

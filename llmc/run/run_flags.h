@@ -46,7 +46,7 @@ struct RunFlags {
 
     std::string train_data = "data/tinyshakespeare/train_*.bin", val_data = "data/tinyshakespeare/val_*.bin", tokenizer;
     bool shuffle = true;
-    std::string packing = "stream", data_order = "own";
+    std::string packing = "stream", data_order = "own", fetch;
     std::optional<int> document_token;
 
     ModelConfig model;
@@ -128,7 +128,7 @@ struct RunFlags {
         virtual_ranks = 0;
         if (balance != "auto") balance = "equal";  // lists and logs are for a specific number of ranks
         // A path to write to, or a command, is not taken from a checkpoint, which may be a stranger's.
-        profile = results = after_checkpoint = before_resume = "";
+        profile = results = after_checkpoint = before_resume = fetch = "";
     }
 
     // Checks for contradictions between flags; throws an Error.
@@ -141,7 +141,7 @@ struct RunFlags {
     BalanceMode balance_mode() const { return trains() ? ::balance_mode(balance) : BalanceMode{}; }
     // Whether to advise --balance auto: not with flags that need equal shares.
     bool may_balance() const {
-        return islands_of_run() == 0 && data_order == "own" && zero_stage == 1 && !sums_in_bf16() && !noise_scale &&
+        return islands_of_run() == 0 && data_order != "llmc" && zero_stage == 1 && !sums_in_bf16() && !noise_scale &&
                !tree_sum();
     }
     // "" for a default.

@@ -242,8 +242,11 @@ private:
         state_ = load_initial_state(request_, flags_.seed, ranks_, *model_, *optimizer_, sharded(), read_bytes);
         first_step_ = agreed_step_ = state_.step;
         agreed_training_s_ = state_.training_s;
-        if (request_.resumed() && data_->train)
-            continue_data(*data_->train, state_, data_key_, flags_, request_, world_.is_first());
+        if (request_.resumed() && data_->train) {
+            const Watchdog::Patience patience(ranks_.watchdog());  // packed rows read shards, which may be fetched
+            share_errors(ranks_,
+                         [&] { continue_data(*data_->train, state_, data_key_, flags_, request_, world_.is_first()); });
+        }
         evaluation_->begin(request_.checkpoint.path);
         share_weights(request_, comm_, optimizer_->plan, *model_);
         if (outer_) outer_->begin();
@@ -442,8 +445,8 @@ private:
     // run has those of an undisturbed one.
     RunFlags asked() const {
         RunFlags asked = request_.flags;
-        asked.packing = flags_.packing;                     // a resumed run is not asked again (choose_packing)
-        asked.after_checkpoint = asked.before_resume = "";  // not for those who get the checkpoint
+        asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
+        asked.after_checkpoint = asked.before_resume = asked.fetch = "";  // not for those who get the checkpoint
         if (!flags_.trains()) return asked;
         asked.total_batch_size = config_.step.tokens_of_all();
         asked.warmup_steps = config_.recipe.warmup_steps;

@@ -53,7 +53,8 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     KnownTokenizer tokenizer = on_all_ranks(world, [&] {
         // Checked first: if the data is missing, the tokenizer beside it is missing, too. A plan needs no default data.
         if (flags.trains() && (!flags.dry_run || flags.sources.contains("train-data")))
-            for (const DataSource& source : data_sources(flags.train_data)) open_shards(source.pattern);
+            for (const DataSource& source : data_sources(flags.train_data))
+                open_shards(source.pattern, fetch_config(flags));
         KnownTokenizer found(request);
         check_tokens(request, found, world.is_first());
         return found;

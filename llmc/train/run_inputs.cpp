@@ -1,12 +1,15 @@
 // See run_inputs.h.
 #include "llmc/train/run_inputs.h"
 #include <algorithm>
-#include "llmc/base/check.h"     // format
-#include "llmc/base/hash.h"      // hex64
-#include "llmc/base/terminal.h"  // peer_text
-#include "llmc/comm/ranks.h"     // share_errors
-#include "llmc/data/mixture.h"   // has_weights
-#include "llmc/data/packing.h"   // try_packing
+#include <filesystem>
+#include "llmc/base/check.h"         // format
+#include "llmc/base/hash.h"          // hex64
+#include "llmc/base/terminal.h"      // peer_text
+#include "llmc/comm/ranks.h"         // share_errors
+#include "llmc/data/mixture.h"       // has_weights
+#include "llmc/data/packing.h"       // try_packing
+#include "llmc/run/child_process.h"  // why_not_run
+#include "llmc/run/stop.h"           // stop_signal
 
 std::vector<SourceFacts> RunInputs::mixture() const {
     if (!train || train->shards().size() == 1) return {};
@@ -23,13 +26,29 @@ int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer) {
     return flags.document_token.value_or(tokenizer.tokenizer ? tokenizer.tokenizer->separator() : -1);
 }
 
+std::optional<FetchConfig> fetch_config(const RunFlags& flags) {
+    if (flags.fetch.empty()) return {};
+    // While a rank waits for a shard, the others wait for it, but no longer than comm-timeout.
+    constexpr double kAttempt = 0.25, kAll = 0.8;
+    return FetchConfig{.bring =
+                           [command = flags.fetch](const std::string& name, const std::string& path, double limit_s,
+                                                   const std::function<bool()>& is_over) {
+                               const std::string target = std::filesystem::absolute(path);
+                               return why_not_run(command, {"ANVIL_SHARD=" + name, "ANVIL_SHARD_PATH=" + target},
+                                                  limit_s, is_over);
+                           },
+                       .limit_s = kAttempt * flags.comm_timeout_s,
+                       .patience_s = kAll * flags.comm_timeout_s,
+                       .is_stopped = [] { return stop_signal() != nullptr; }};
+}
+
 std::string choose_packing(RunFlags& flags, bool is_new, int separator, int64_t seq_len) {
     constexpr int64_t kMostTokens = int64_t(1) << 24;
     constexpr double kLeastKept = 0.5;
     // A value from --packing or from the checkpoint is kept; a run resumed with the default is not a new run, either.
     if (!is_new || !flags.trains() || flags.model.depth == 0 || flags.sources.contains("packing")) return "";
     const auto stays = [](const std::string& why) { return "packing: stream, not best-fit: " + why + "\n"; };
-    if (flags.data_order != "own") return stays("--data-order " + flags.data_order);
+    if (flags.data_order == "llmc") return stays("--data-order " + flags.data_order);
     if (has_weights(flags.train_data)) return stays("a mixture of data sets");
     if (separator < 0)
         return stays("the token that documents begin with is not known (a tokenizer.json, or --document-token)");
@@ -37,7 +56,10 @@ std::string choose_packing(RunFlags& flags, bool is_new, int separator, int64_t 
     for (const auto& [name, pattern] :
          {std::pair{"training", flags.train_data}, std::pair{"validation", flags.val_data}}) {
         if (pattern.empty()) continue;
-        const PackingTrial trial = try_packing(open_shards(pattern), separator, seq_len, kMostTokens);
+        std::optional<FetchConfig> fetch = fetch_config(flags);
+        if (fetch && pattern == flags.val_data) bring_missing(pattern, *fetch), fetch.reset();
+        const OpenShards data = open_shards(pattern, fetch);
+        const PackingTrial trial = try_packing(data.shards, separator, seq_len, kMostTokens);
         const char* const of_first = trial.tokens < kMostTokens ? "" : "first ";
         if (trial.documents == 0)
             return stays(format("no document begins in the %s%ld tokens of %s data", of_first, trial.tokens, name));
@@ -121,12 +143,17 @@ RunInputs::RunInputs(const RunConfig& config, const KnownTokenizer& known, World
                         .vocab_size = int(config.shape.vocab_size),
                         .packing = flags.packing_mode(),
                         .document_token = separator_of(flags, known),
-                        .order = flags.data_order == "llmc" ? DataOrder::llmc : DataOrder::own};
+                        .order = flags.data_order == "llmc"     ? DataOrder::llmc
+                                 : flags.data_order == "shards" ? DataOrder::shards
+                                                                : DataOrder::own,
+                        .fetch = fetch_config(flags)};
+    const Watchdog::Patience patience(world.ranks.watchdog());  // validation shards may be fetched
     share_errors(world.ranks, [&] {
+        if (loader.fetch && !flags.val_data.empty()) bring_missing(flags.val_data, *loader.fetch);
         if (flags.trains()) train.emplace(loader);
         loader.pattern = flags.val_data, loader.shuffle = false, loader.batches_per_step = 1;
         loader.batch_size = int(least_batch_size(config.shares)), loader.step_rows = loader.first_row = 0;
-        loader.order = DataOrder::own, loader.may_repeat = true;
+        loader.order = DataOrder::own, loader.may_repeat = true, loader.fetch.reset();
         if (!flags.val_data.empty()) val.emplace(loader);
         for (const std::string& path : flags.task_files())
             tasks.emplace_back(path).check(config.shape.vocab_size, config.step.T);

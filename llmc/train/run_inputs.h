@@ -34,6 +34,9 @@ void check_same_data(Ranks& ranks, const char* what, const std::optional<DataLoa
 // The token that begins documents: --document-token, else the tokenizer's separator; -1: not known.
 int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer);
 
+// How --fetch brings shards; empty without it.
+std::optional<FetchConfig> fetch_config(const RunFlags& flags);
+
 // Sets --packing best-fit, nanochat's choice, in a new run with --depth but without --packing, if that keeps at least
 // half of the tokens. (A corpus that is one long document would give a single row per epoch.) Returns a line about the
 // decision; "": there was none to make.

@@ -252,6 +252,15 @@ TEST_CASE("fineweb.sh and climbmix.sh: what, how much, from where", "[data_scrip
     CHECK(contains(network.on_mirror("fineweb.sh edu 100").err, "--shards 100: FineWeb-Edu's 10B sample has 99"));
     CHECK(contains(network.on_mirror("fineweb.sh 10B 104").err, "has 103"));
     CHECK(contains(network.on_mirror("fineweb.sh 20B").err, "'20B': expected 1 to 1030"));
+    const Finished list = network.on_mirror("fineweb.sh edu 2 --list --out " + network.scratch / "listed");
+    CHECK(list.exit_code == 0);
+    CHECK(contains(list.out,
+                   "--data-order shards --fetch 'cp \"" + network.scratch / "mirror/$ANVIL_SHARD\" \"$ANVIL_SH"));
+    CHECK(listing(network.scratch / "listed") == "finewebedu_val_000000.bin shards.json ");
+    const std::vector<ListedShard> listed = read_shard_list(network.scratch / "listed/shards.json");
+    REQUIRE(listed.size() == 3);
+    CHECK(listed[2].name == "finewebedu_val_000000.bin");
+    CHECK(listed[2].tokens == 3);
     network.on_network("fineweb.sh 100B 1", "HF_ENDPOINT=http://hub.test");
     CHECK(contains(network.fetched(),
                    "http://hub.test/datasets/kjj0/fineweb100B-gpt2/resolve/main/fineweb_val_000000.bin"));

@@ -32,6 +32,7 @@ import crash_states
 import damage
 import endurance
 import faults
+import fetches
 import inputs
 import kills
 import peers
@@ -41,6 +42,7 @@ from harness import ROOT, Bench, compile_shim
 PARTS = (
     ("kills", "SIGKILL at a random moment", 20, 500, kills.at_random),
     ("buckets", "SIGKILL of a run, its copy to a bucket, often its disk", 20, 100, buckets.at_random),
+    ("fetches", "SIGKILL of a run whose shards come and go", 20, 200, fetches.at_random),
     ("calls", "SIGKILL before, inside or after a system call", 30, 700, kills.at_system_calls),
     ("crashes", "states that a crash of the machine may leave", 60, 6000, crash_states.replay),
     ("flips", "one bit of a checkpoint flipped", 20, 10_000, damage.flips),

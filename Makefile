@@ -19,7 +19,7 @@ OPT      ?= -O3
 # -g1: line numbers, which sanitizers report, for a tenth more compile time. -g: also variables, for another third.
 DEBUG_INFO ?= $(if $(filter cpu cuda,$(VARIANT)),,-g1)
 # How many files to compile at once in `make test`, `make lint` and `make sanitize` when no -j is given.
-JOBS     ?= $(shell nproc 2>/dev/null || echo 1)
+JOBS     ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
 CCACHE   ?= $(shell command -v ccache)
 CCACHE   := $(CCACHE)
 # A comma, for use inside the arguments of a function.

@@ -14,9 +14,9 @@ and doc/flags.md list the flags.
 #include "llmc/commands/backend.h"   // prepare_process, open_backend
 #include "llmc/commands/doctor.h"    // doctor
 #include "llmc/plan/plan.h"          // print_plan, predicted_tokens_per_s
+#include "llmc/platform/omp_spin.h"  // sets GOMP_SPINCOUNT
 #include "llmc/run/command.h"        // read_command_line
 #include "llmc/run/local_ranks.h"    // local_ranks, run_local_ranks
-#include "llmc/run/omp_spin.h"       // sets GOMP_SPINCOUNT
 #include "llmc/run/stop.h"           // catch_stop_signals, outlive_broken_pipes
 #include "llmc/run/supervise.h"      // supervise, Supervised
 #include "llmc/train/run_request.h"  // find_request, export_asked

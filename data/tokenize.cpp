@@ -6,15 +6,15 @@ work.
 #include <filesystem>
 #include <string>
 #include <vector>
-#include "llmc/base/build_id.h"     // anvil_version, build_id
-#include "llmc/base/check.h"        // Error, ExitCode, format
-#include "llmc/base/file.h"         // open_standard_files
-#include "llmc/base/flags.h"        // Field, Flags, parse_flags
-#include "llmc/base/host_limits.h"  // use_given_cores
-#include "llmc/base/script.h"       // with_installed_names
-#include "llmc/data/dataset.h"      // make_dataset
-#include "llmc/data/shards.h"       // write_shard_list
-#include "llmc/data/utf8.h"         // printable
+#include "llmc/base/build_id.h"      // anvil_version, build_id
+#include "llmc/base/check.h"         // Error, ExitCode, format
+#include "llmc/base/file.h"          // open_standard_files
+#include "llmc/base/flags.h"         // Field, Flags, parse_flags
+#include "llmc/base/script.h"        // with_installed_names
+#include "llmc/data/dataset.h"       // make_dataset
+#include "llmc/data/shards.h"        // write_shard_list
+#include "llmc/data/utf8.h"          // printable
+#include "llmc/platform/platform.h"  // use_given_cores
 
 namespace {
 // Whether all output has been written.

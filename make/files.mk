@@ -10,15 +10,17 @@ NVIDIA := $(filter-out %/matmul_cache.cpp,$(wildcard llmc/cuda/*.cpp llmc/cuda/*
 CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu llmc/cuda/*/*.cu))
 LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/attention/cudnn_$(if $(IS_CUDNN),absent,attention) cpu/kernels \
   comm/gpu/nccl_$(if $(IS_NCCL),absent,comm) $(if $(IS_CUDA),commands/cuda_backend_absent) \
-  $(if $(IS_MPI),comm/launch/mpi_absent,comm/launch/mpi_ranks)) $(if $(IS_CUDA),,$(NVIDIA))
+  $(if $(IS_MPI),comm/launch/mpi_absent,comm/launch/mpi_ranks) platform/$(if $(IS_DARWIN),linux,darwin)) \
+  $(if $(IS_CUDA),,$(NVIDIA))
 FILES := $(filter-out $(LEFT_OUT),$(if $(IS_CUDA),$(CUDA_KERNELS)) $(sort $(wildcard llmc/*/*.cpp llmc/*/*/*.cpp)))
 # With OP=layernorm only the test files of that name are built. If there are none, all are, and OP is a tag.
 ALL_TESTS  := $(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu))
 OP_TESTS   := $(if $(OP),$(filter %/$(OP)_test.cpp %/$(OP)_cuda_test.cu,$(ALL_TESTS)))
 TEST_FILES := $(or $(OP_TESTS),$(ALL_TESTS))
-containing = $(shell grep -lP '$(1)' /dev/null $(2))
+containing = $(shell grep -lE '$(1)' /dev/null $(2))
 # Tests that run programs call `program(`, directly or through a helper. make would count its parenthesis.
-RUN_PROGRAMS = $(call containing,program\x28|TinyRuns|host_runs|golden,$(TEST_FILES))
+PAREN := (
+RUN_PROGRAMS = $(call containing,program[$(PAREN)]|TinyRuns|host_runs|golden,$(TEST_FILES))
 # KERNELS_ONLY=1: only tests of kernels, models and optimizers that run no program, and what they need of the engine.
 # Without the traced step, whose launches the tests of models cover.
 ifneq ($(KERNELS_ONLY),)
@@ -34,7 +36,7 @@ endif
 # without the rest.
 JOIN  ?= $(if $(CCACHE),,1)
 ALONE := $(NVIDIA) $(patsubst %,llmc/%.cpp,base/build_id base/processor comm/launch/mpi_ranks commands/cpu_backend \
-  commands/cuda_backend_absent io/safetensors plan/traced_step)
+  commands/cuda_backend_absent io/safetensors plan/traced_step platform/linux platform/darwin)
 # HOT is what works on every byte, token or value. It is optimized, which takes twice the compile time.
 HOT_FILES := $(patsubst %,llmc/data/%.cpp,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
   $(patsubst %,llmc/interop/%.cpp,gguf llmc_model stored_model tensor_files) llmc/base/hash.cpp llmc/base/json.cpp \
@@ -58,7 +60,7 @@ LONGEST := $(KERNELS) $(filter %/cpu_backend.cpp.o %/traced_step.cpp.o $(O)/llmc
 # An op's own tests need neither the trainer nor the tables of kernels, unless they set a tile kernel of the CPU's.
 OTHER_TESTS := $(if $(OP_TESTS),$(filter-out test/cpu/% test/cuda/%,$(OP_TESTS)),all)
 TEST_ENGINE := $(if $(OTHER_TESTS)$(call containing,software_tiles,$(OP_TESTS)),$(ENGINE),\
-  $(call objects,$(filter llmc/base/% llmc/cuda/% llmc/io/safetensors.cpp,$(FILES))))
+  $(call objects,$(filter llmc/base/% llmc/platform/% llmc/cuda/% llmc/io/safetensors.cpp,$(FILES))))
 
 # For the same reason each kind of test is compiled as at most four sources, unless OP names a topic: joined_KIND_N.cu
 # has every N-th of $(KIND_FILES). Tests of ops share most templates: on two cores a single source takes half the time of

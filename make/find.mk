@@ -6,6 +6,7 @@ dir_with = $(firstword $(foreach d,$(2),$(if $(wildcard $(d)/$(1)),$(d))))
 succeeds = $(shell { $(1); } >/dev/null 2>&1 && echo 1)
 builds   = $(call succeeds,printf '$(2)' | $(1) -x c++ - -o /dev/null)
 
+IS_DARWIN    := $(filter Darwin,$(shell uname -s))
 # Compilers translate what they say, and g++ wraps it to the width of the terminal.
 ASK          := LC_ALL=C COLUMNS=80
 CXX_REFUSED  := $(shell $(ASK) CXX='$(CXX)' scripts/setup.sh --compiler 2>&1)
@@ -19,7 +20,10 @@ CATCH2_DIR   := $(call dir_with,catch2/catch*.hpp,$(INCLUDE_DIRS))
 # Version 2 is one header; version 3 (catch_all.hpp) comes with a library.
 CATCH2_LIBS  := $(if $(wildcard $(CATCH2_DIR)/catch2/catch_all.hpp),-lCatch2)
 MISSING      := $(strip $(if $(JSON_DIR),,nlohmann-json) $(if $(XXHASH_DIR),,xxHash))
-HAVE_OMP     := $(if $(filter 0,$(USE_OMP)),,$(call builds,$(CXX) -fopenmp,int main() {}))
+# The flags for OpenMP. Apple's clang++ takes others, and libomp from where CPATH and LIBRARY_PATH say.
+with_omp     = $(if $(call builds,$(CXX) $(1),int main() {}),$(1))
+HAVE_OMP     := $(if $(filter 0,$(USE_OMP)),,$(or $(call with_omp,-fopenmp),$(if $(IS_DARWIN),\
+  $(call with_omp,-Xclang -fopenmp -lomp))))
 
 # A folder counts as CUDA only with both the compiler and its headers: /usr/local/bin/nvcc may be a wrapper script.
 NVCC_PATH := $(shell command -v nvcc 2>/dev/null)

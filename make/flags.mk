@@ -7,8 +7,9 @@ ARCH_baseline    := -march=x86-64
 ARCH_avx2        := -march=x86-64-v3
 ARCH_avx512      := -march=x86-64-v4
 ARCH_avx512_bf16 := -march=x86-64-v4 -mavx512bf16
-ARCH_only         = -march=$(CPU_ARCH:here=native)
-KNOWS_LEVELS := $(call succeeds,$(CXX) $(ARCH_avx512_bf16) -E -x c++ /dev/null)
+# Darwin has no objcopy, which levels need (make/hide_names.sh), and on arm64 its clang++ knows no -march=native.
+ARCH_only         = -m$(if $(and $(IS_DARWIN),$(filter arm64,$(MACHINE))),cpu,arch)=$(CPU_ARCH:here=native)
+KNOWS_LEVELS := $(if $(IS_DARWIN),,$(call succeeds,$(CXX) $(ARCH_avx512_bf16) -E -x c++ /dev/null))
 LEVELS_here   = $(if $(KNOWS_LEVELS),$(shell echo ANVIL_CPU_LEVEL | \
   $(CXX) -march=native -include llmc/base/level.h -E -P -x c++ -))
 LEVELS       := $(or $(LEVELS_$(CPU_ARCH)),only)
@@ -18,10 +19,11 @@ HERE          = $(if $(filter only,$(LEVELS)),$(ARCH_only),-march=native)
 # -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma; else bits would depend on compiler and -O.
 # -fopenmp-simd: without OpenMP, `omp simd` loops are still vectorized. ggc-min-heapsize: g++ collects garbage from 512
 # MB on instead of 128, which saves a seventh of its time. False warnings: -Wrestrict of g++ 12 (its bug 105651),
-# -Wdangling-reference of g++ 13; clang++'s of libstdc++'s stable_sort, and of loops it does not unroll.
+# -Wdangling-reference of g++ 13; clang++'s of libstdc++'s stable_sort, and of loops it does not unroll; those of
+# Darwin that the long long of an int64_t is not the long of %ld.
 CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
   $(if $(IS_CLANG),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict -Wno-dangling-reference) \
-  $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
+  $(if $(IS_DARWIN),-Wno-format) $(or $(HAVE_OMP:1=-fopenmp),-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
 # $(call system_include,FOLDERS): -isystem for those that are not searched anyway, whose order must not change
 system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
 # The headers of NCCL and cuDNN must precede those of the toolkit, which may be older.

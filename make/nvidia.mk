@@ -47,8 +47,9 @@ nccl-calls: ## as far as NCCL itself goes without a GPU
 run-nccl-calls run-cublaslt-calls run-cudnn-plans: run-%: $(O)/% $(O)/no_driver/libcuda.so.1
 	@$(if $(filter cudnn%,$*),LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}) $< $(TEST_ARGS)
 
-# $(call calls,TEST,FILES OF llmc/): their objects, and those of llmc/base/
-calls = $(patsubst %,$(O)/%.cpp.o,test/$(1) test/main $(2:%=llmc/%)) $(call objects,$(filter llmc/base/%,$(FILES)))
+# $(call calls,TEST,FILES OF llmc/): their objects, and those of llmc/base/ and llmc/platform/
+calls = $(patsubst %,$(O)/%.cpp.o,test/$(1) test/main $(2:%=llmc/%)) \
+  $(call objects,$(filter llmc/base/% llmc/platform/%,$(FILES)))
 $(O)/cublaslt-calls: $(call calls,cuda/cublaslt_calls,cuda/cublaslt cuda/attention/cudnn_absent cuda/matmul_cache)
 # The test implements cuBLASLt and the CUDA runtime itself, so none of NVIDIA's libraries are linked.
 $(O)/cublaslt-calls: private LINK_WITH = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))

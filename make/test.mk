@@ -53,5 +53,5 @@ $(O)/gpu-$(TEST_NAME): $(cuda_FILES:%=$(O)/%.o) $(TEST_ENGINE) $(O)/test/main.cp
 $(O)/$(TEST_NAME) $(E)/$(TEST_NAME) $(O)/gpu-$(TEST_NAME):
 	$(call link,$(CATCH2_LIBS))
 
-# Waiting threads spin briefly: longer is many times slower on a busy machine. train_gpt: llmc/run/omp_spin.h.
+# Waiting threads spin briefly: longer is many times slower on a busy machine. train_gpt: llmc/platform/omp_spin.h.
 export GOMP_SPINCOUNT ?= 1000

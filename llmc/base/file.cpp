@@ -11,8 +11,9 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
-#include "llmc/base/check.h"  // require
-#include "llmc/base/hash.h"   // Hasher, hex64
+#include "llmc/base/check.h"         // require
+#include "llmc/base/hash.h"          // Hasher, hex64
+#include "llmc/platform/platform.h"  // sync_to_disk, drop_cached_pages
 
 std::string reason_of(int error) {
     const std::string text = std::strerror(error);
@@ -67,7 +68,7 @@ void open_standard_files() {
 void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     require(fd >= 0, "cannot read %s back: %s", path.c_str(), reason_of(errno).c_str());
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    drop_cached_pages(fd);
     std::vector<char> piece(size_t(1) << 20);
     Hasher found;
     uint64_t found_bytes = 0;
@@ -96,7 +97,7 @@ void make_folders(const std::string& path) {
 void sync_folder(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY);
     require(fd >= 0, "cannot open the folder %s: %s", path.c_str(), reason_of(errno).c_str());
-    const int result = fsync(fd);
+    const int result = sync_to_disk(fd);
     const int error = errno;
     close(fd);
     require(result == 0, "cannot sync the folder %s: %s", path.c_str(), reason_of(error).c_str());
@@ -123,7 +124,7 @@ void FileWriter::write(const void* data, size_t bytes) {
 }
 
 void FileWriter::sync_and_close() {
-    require(fsync(fd_) == 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
+    require(sync_to_disk(fd_) == 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
     const int fd = std::exchange(fd_, -1);
     require(close(fd) == 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
 }

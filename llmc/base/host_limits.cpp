@@ -1,16 +1,14 @@
 // See host_limits.h; https://docs.kernel.org/admin-guide/cgroup-v2.html, .../cgroup-v1/cgroups.html, .../memory.html,
 // https://docs.kernel.org/scheduler/sched-bwc.html
 #include "llmc/base/host_limits.h"
-#include <pthread.h>
-#include <sched.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <optional>
+#include "llmc/platform/platform.h"  // given_cores
 
 namespace {
 
@@ -41,49 +39,7 @@ std::vector<ControlGroup> control_groups(const std::string& controller, const st
     return groups;
 }
 
-cpu_set_t noted;  // empty: not known
-
-// The dynamic linker calls this before the constructors of libraries, of which libgomp's binds the main thread. Neither
-// the C library nor a sanitizer has started, so this is one system call.
-#if __has_attribute(disable_sanitizer_instrumentation)  // clang: no_sanitize("memory") still calls for its shadow
-__attribute__((disable_sanitizer_instrumentation))
-#else
-__attribute__((no_sanitize("address", "thread", "undefined")))
-#endif
-void note_cores(int, char**, char**) {
-    syscall(SYS_sched_getaffinity, 0, sizeof noted, &noted);
-}
-__attribute__((section(".preinit_array"), used)) void (*const before_libraries)(int, char**, char**) = note_cores;
-
-cpu_set_t core_set() {
-    cpu_set_t now;
-    if (CPU_COUNT(&noted) > 0) return noted;
-    if (sched_getaffinity(0, sizeof now, &now) != 0) CPU_ZERO(&now);  // more than 1024 cores
-    return now;
-}
-
 }  // namespace
-
-std::vector<int> given_cores() {
-    const cpu_set_t set = core_set();
-    std::vector<int> cores;
-    for (int core = 0; core < CPU_SETSIZE; core++)
-        if (CPU_ISSET(core, &set)) cores.push_back(core);
-    return cores;
-}
-
-void use_given_cores() {
-    if (CPU_COUNT(&noted) > 0) sched_setaffinity(0, sizeof noted, &noted);
-}
-
-void let_threads_use_given_cores() {
-    pthread_attr_t attributes;
-    cpu_set_t now;
-    if (CPU_COUNT(&noted) == 0 || sched_getaffinity(0, sizeof now, &now) != 0 || CPU_EQUAL(&now, &noted)) return;
-    if (pthread_getattr_default_np(&attributes) != 0) return;
-    if (pthread_attr_setaffinity_np(&attributes, sizeof noted, &noted) == 0) pthread_setattr_default_np(&attributes);
-    pthread_attr_destroy(&attributes);
-}
 
 double cpu_quota(const std::string& root) {
     double least = 0;
@@ -127,13 +83,14 @@ std::string core_list(const std::vector<int>& cores) {
 }
 
 std::vector<int> cores_in(const std::string& list) {
+    constexpr int kMostCores = 1024;  // of taskset's sets
     std::vector<int> cores;
     for (size_t begin = 0, end; begin < list.size(); begin = end + 1) {
         end = std::min(list.find(',', begin), list.size());
         int first = 0, last = 0;
         const int found = std::sscanf(list.substr(begin, end - begin).c_str(), "%d-%d", &first, &last);
         if (found < 2) last = first;
-        if (found < 1 || first < 0 || last < first || last >= CPU_SETSIZE) return {};
+        if (found < 1 || first < 0 || last < first || last >= kMostCores) return {};
         for (int core = first; core <= last; core++) cores.push_back(core);
     }
     return cores;
@@ -170,7 +127,8 @@ std::optional<uint64_t> limit_of(const ControlGroup& group, uint64_t swap) {
 
 size_t host_memory_bytes(const std::string& root) {
     const uint64_t swap = meminfo_bytes(root + "/proc/meminfo", "SwapTotal");
-    const uint64_t total = meminfo_bytes(root + "/proc/meminfo", "MemTotal");
+    uint64_t total = meminfo_bytes(root + "/proc/meminfo", "MemTotal");
+    if (total == 0 && root.empty()) total = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
     uint64_t least = total > 0 ? total + swap : UINT64_MAX;
     for (const ControlGroup& group : control_groups("memory", root))
         if (const std::optional<uint64_t> limit = limit_of(group, swap)) least = std::min(least, *limit);

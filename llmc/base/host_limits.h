@@ -1,22 +1,12 @@
 /*
 The cores and the memory that this process may use: what the machine has, or what taskset, a launcher, a batch system or
 a container left of it. Control groups (cgroups v1 and v2) contain each other, and the lowest limit counts. `root` is
-the folder that holds /proc and /sys.
-
-If OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY is set, libgomp binds the main thread to one core before main() runs.
-Threads and programs that it starts inherit that. So the cores are noted earlier still, before any library starts.
+the folder that holds /proc and /sys. The cores themselves: given_cores() of llmc/platform/platform.h.
 */
 #pragma once
 #include <cstddef>
 #include <string>
 #include <vector>
-
-// Those that taskset, a launcher or a batch system left to this process, ascending.
-std::vector<int> given_cores();
-// Lets the calling thread, and what it starts, use all of them.
-void use_given_cores();
-// Lets all threads that std::thread and std::async start from now on use all of them.
-void let_threads_use_given_cores();
 
 // The CPU quota of the control groups that contain this process, in cores; 0: none.
 double cpu_quota(const std::string& root = "");

@@ -1,6 +1,9 @@
 // See number_text.h.
 #include "llmc/base/number_text.h"
 #include <locale.h>
+#if __has_include(<xlocale.h>)  // Darwin
+#include <xlocale.h>
+#endif
 #include <algorithm>
 #include <cerrno>
 #include <cmath>

@@ -1,11 +1,13 @@
 // See script.h.
 #include "llmc/base/script.h"
+#include <fcntl.h>
 #include <cctype>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include "llmc/base/check.h"  // require
+#include "llmc/base/check.h"         // require
+#include "llmc/platform/platform.h"  // program_path
 
 namespace fs = std::filesystem;
 
@@ -16,10 +18,7 @@ std::string in_shell(const std::string& word) {
     return quoted + "'";
 }
 
-fs::path home() {
-    std::error_code ignored;
-    return fs::read_symlink("/proc/self/exe", ignored).parent_path();
-}
+fs::path home() { return fs::path(program_path()).parent_path(); }
 
 // The folder of ./train_gpt and data/tokenize; of build/x/train_gpt and so on the checkout that they were built in.
 fs::path repository() {
@@ -51,8 +50,9 @@ std::vector<std::string> script_lines(const std::string& script, const std::vect
     std::string command = "exec " + in_shell(script);
     for (const std::string& argument : arguments) command += " " + in_shell(argument);
     std::fflush(nullptr);
-    FILE* const pipe = popen(command.c_str(), "re");
+    FILE* const pipe = popen(command.c_str(), "r");
     require(pipe, "cannot start %s", script.c_str());
+    fcntl(fileno(pipe), F_SETFD, FD_CLOEXEC);
     std::vector<std::string> lines;
     std::string line;
     for (int c; (c = fgetc(pipe)) != EOF;) {

@@ -6,11 +6,12 @@
 #include <chrono>
 #include <filesystem>
 #include <thread>
-#include "llmc/base/check.h"     // require, format
-#include "llmc/base/file.h"      // FileWriter, make_folders, read_file
-#include "llmc/base/hash.h"      // hex64
-#include "llmc/comm/tcp/hmac.h"  // random_bytes
-#include "llmc/comm/watchdog.h"  // rank_list
+#include "llmc/base/check.h"         // require, format
+#include "llmc/base/file.h"          // FileWriter, make_folders, read_file
+#include "llmc/base/hash.h"          // hex64
+#include "llmc/comm/tcp/hmac.h"      // random_bytes
+#include "llmc/comm/watchdog.h"      // rank_list
+#include "llmc/platform/platform.h"  // change_times
 
 namespace fs = std::filesystem;
 
@@ -134,6 +135,5 @@ Placement find_placement(Ranks& ranks, const std::string& out_dir, const std::st
 std::string identity_of(const std::string& path) {
     struct stat found = {};
     if (stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return "";
-    return format("%lu:%ld:%ld.%09ld:%ld.%09ld", found.st_ino, found.st_size, found.st_mtim.tv_sec,
-                  found.st_mtim.tv_nsec, found.st_ctim.tv_sec, found.st_ctim.tv_nsec);
+    return format("%lu:%ld:", found.st_ino, found.st_size) + change_times(found);
 }

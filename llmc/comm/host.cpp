@@ -9,37 +9,34 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <utility>
-#include "llmc/base/check.h"  // format
-#include "llmc/base/hash.h"   // xxh3, hex64
+#include "llmc/base/check.h"         // format
+#include "llmc/base/hash.h"          // xxh3, hex64
+#include "llmc/platform/platform.h"  // kernel_identity
 
 std::string host_identity() {
     char name[256] = "";
     gethostname(name, sizeof(name) - 1);
-    std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;  // stays empty where /proc is hidden
     const char* const given = std::getenv("ANVIL_HOST");
-    std::string text = std::string(name) + "\n" + boot + "\n" + (given ? given : "");
-    // Such links read "net:[4026531840]".
-    for (const char* space : {"net", "pid"}) {
-        std::error_code hidden;
-        text += "\n" + std::filesystem::read_symlink(std::string("/proc/self/ns/") + space, hidden).string();
-    }
+    const std::string text = std::string(name) + "\n" + (given ? given : "") + "\n" + kernel_identity();
     return hex64(xxh3(text.data(), text.size()));
 }
 
 size_t raise_file_limit() {
     rlimit files = {};
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return 0;
-    const rlim_t before = std::exchange(files.rlim_cur, files.rlim_max);
-    return setrlimit(RLIMIT_NOFILE, &files) == 0 ? files.rlim_cur : before;
+    const rlim_t before = files.rlim_cur;
+    for (const rlim_t most : {files.rlim_max, std::min<rlim_t>(files.rlim_max, 10'240)}) {  // Darwin takes no more
+        files.rlim_cur = std::max(before, most);
+        if (setrlimit(RLIMIT_NOFILE, &files) == 0) return files.rlim_cur;
+    }
+    return before;
 }
 
 HostGpus host_gpus(const std::string& root) {
     const auto count = [&](const std::string& folder, auto&& is_gpu) {
         int found = 0;
         std::error_code error;
-        for (std::filesystem::directory_iterator entry(root + folder, error), end; !error && entry != end;
+        for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
              entry.increment(error))
             found += is_gpu(entry->path().filename().string());
         return found;
@@ -52,8 +49,8 @@ HostGpus host_gpus(const std::string& root) {
                            [](unsigned char c) { return std::isdigit(c) != 0; });
     };
     HostGpus gpus;
-    gpus.open = count("/dev", is_device);
-    gpus.known = std::max(gpus.open, count("/proc/driver/nvidia/gpus", [](const std::string&) { return true; }));
+    gpus.open = count(root + "/dev", is_device);
+    gpus.known = std::max(gpus.open, count(root + "/proc/driver/nvidia/gpus", [](const std::string&) { return true; }));
     return gpus;
 }
 
@@ -67,7 +64,7 @@ std::string line_in(const std::filesystem::path& path) {
 }
 std::vector<std::filesystem::path> folders(const std::string& pattern) {
     glob_t found = {};
-    glob(pattern.c_str(), GLOB_ONLYDIR, nullptr, &found);
+    glob(pattern.c_str(), 0, nullptr, &found);
     const std::vector<std::filesystem::path> all(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     globfree(&found);
     return all;

@@ -1,7 +1,6 @@
 // See backend.h.
 #include "llmc/commands/backend.h"
 #include <errno.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <algorithm>
 #include <climits>
@@ -11,12 +10,13 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include "llmc/base/check.h"        // require, format
-#include "llmc/base/file.h"         // open_standard_files, catch_cut_files
-#include "llmc/base/host_limits.h"  // given_cores, share_of_cores, cpu_quota, use_given_cores
-#include "llmc/comm/host.h"         // host_gpus, network_text, raise_file_limit
-#include "llmc/cpu/kernels.h"       // cpu_kernels
-#include "llmc/run/stop.h"          // outlive_file_limits
+#include "llmc/base/check.h"         // require, format
+#include "llmc/base/file.h"          // open_standard_files, catch_cut_files
+#include "llmc/base/host_limits.h"   // share_of_cores, cpu_quota
+#include "llmc/comm/host.h"          // host_gpus, network_text, raise_file_limit
+#include "llmc/cpu/kernels.h"        // cpu_kernels
+#include "llmc/platform/platform.h"  // given_cores, use_given_cores
+#include "llmc/run/stop.h"           // outlive_file_limits
 
 namespace {
 
@@ -121,7 +121,7 @@ void prepare_process() {
     open_standard_files();
     catch_cut_files();
     outlive_file_limits();
-    prctl(PR_SET_NAME, program_invocation_short_name);  // else ps shows "exe" (omp_spin.h)
+    set_process_name();  // else ps shows "exe" (omp_spin.h)
     let_threads_use_given_cores();
     raise_file_limit();
     check_openmp();

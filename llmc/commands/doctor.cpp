@@ -15,8 +15,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -38,6 +36,7 @@
 #include "llmc/data/mixture.h"         // data_sources
 #include "llmc/data/tokenizer.h"       // load_tokenizer
 #include "llmc/model/parameters.h"     // ParameterList
+#include "llmc/platform/platform.h"    // cpuinfo, sync_to_disk
 #include "llmc/train/devices.h"        // peak_of
 #include "llmc/train/run_request.h"    // find_request, find_shape
 
@@ -80,11 +79,6 @@ std::string value_of(const std::string& name, const std::string& text) {
     return "";
 }
 
-std::string content_of(const char* path) {
-    std::ifstream file(path);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 // An address to which a host name resolves; "" if none.
 std::string address_of(const std::string& host) {
     addrinfo hints = {}, *found = nullptr;
@@ -123,7 +117,7 @@ double write_speed(const std::string& folder, size_t bytes) {
     bool good = true;
     for (size_t done = 0; good && done < bytes; done += block.size())
         good = write(fd, block.data(), block.size()) == ssize_t(block.size());
-    good = good && fsync(fd) == 0;
+    good = good && sync_to_disk(fd) == 0;
     const int error = errno;
     close(fd);
     require(good, "cannot write to %s: %s", folder.c_str(), reason_of(error).c_str());
@@ -398,8 +392,7 @@ int doctor(const CommandLine& line) {
     Launch launch;
     const Finding launched = check_launch(request.flags.launch, std::getenv, &launch);
     const CpuKernels& kernels = cpu_kernels();
-    findings.push_back(
-        check_processor(content_of("/proc/cpuinfo"), level_in_use(kernels.level), highest_level(cpuid_facts())));
+    findings.push_back(check_processor(cpuinfo(), level_in_use(kernels.level), highest_level(cpuid_facts())));
     findings.push_back(ok("GEMMs", "--dtype auto on the CPU: " + kernels.matmul_rates().text()));
 #ifndef _OPENMP
     findings.push_back(warn("threads", "this build has no OpenMP: one thread", "install libgomp1 or use g++, make"));

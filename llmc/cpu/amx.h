@@ -1,7 +1,7 @@
 /*
 Intel AMX: eight tile registers of 16 rows of 64 bytes, and the one instruction that multiplies them in bf16.
 
-  has_amx()        whether this process may use AMX: the processor has it, and Linux grants it (asked once)
+  has_amx()        whether this process may use AMX: the processor has it, and the kernel grants it (asked once)
   AmxTiles         load, store, zero and multiply; the loops of gemm_tiles.h are instantiated with it
 
 tdpbf16ps multiplies a (16, 32) tile of bf16 by a (32, 16) tile, stored as pairs of neighbors in k, and adds the product
@@ -19,10 +19,9 @@ does the same in software. Inline assembly, since intrinsics would require -mamx
 #include <type_traits>
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
-#include "llmc/base/processor.h"  // may_use_amx
+#include "llmc/base/processor.h"     // may_use_amx
+#include "llmc/platform/platform.h"  // permit_amx
 
 // A tile register by its number. Tiles hold sums (rows, cols) or factors: (rows, depth) and (depth, cols).
 template <int number>
@@ -42,9 +41,7 @@ inline bool ask_for_amx() {
     // Palette 1: bytes per tile and per row, number of tiles, rows per tile
     if (!__get_cpuid_count(0x1D, 1, &a, &b, &c, &d)) return false;
     if (a >> 16 != 1024 || (b & 0xFFFF) != 64 || b >> 16 != 8 || (c & 0xFFFF) != 16) return false;
-    // One request permits tiles for the whole process, including threads created later.
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, Linux 5.16
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return permit_amx();
 }
 
 struct AmxTiles {

@@ -19,11 +19,12 @@ is cut into chunks whose size does not depend on the number of threads, and the 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include "llmc/base/check.h"      // ensure, require
-#include "llmc/base/head_rows.h"  // cpu_head_rows
-#include "llmc/base/memory.h"     // aligned
-#include "llmc/base/op_scope.h"   // OpScope
-#include "llmc/ops/op_cost.h"     // elements_cost
+#include "llmc/base/check.h"         // ensure, require
+#include "llmc/base/head_rows.h"     // cpu_head_rows
+#include "llmc/base/memory.h"        // aligned
+#include "llmc/base/op_scope.h"      // OpScope
+#include "llmc/ops/op_cost.h"        // elements_cost
+#include "llmc/platform/platform.h"  // prefer_huge_pages
 
 // The indices [begin, end) that a thread has left, with begin in the upper half of the word and end in the lower.
 class alignas(64) IndexRun {
@@ -86,7 +87,7 @@ struct Cpu {
         void* data = mmap(nullptr, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         require(data != MAP_FAILED, "cannot allocate %.1f MiB of memory: %s. Lower --batch-size or --seq-len",
                 double(bytes) / (1 << 20), std::strerror(errno));
-        madvise(data, pages(bytes), MADV_HUGEPAGE);
+        prefer_huge_pages(data, pages(bytes));
         std::memset(data, 0xFF, bytes);
         return data;
     }

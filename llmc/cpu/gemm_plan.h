@@ -22,14 +22,14 @@ prints, with AVX2:
   4096 x 3072 x 768, 4-byte elements: MC 96, KC 768, NC 1360, MR 6, NR 16, KB 256, registers, packs B
 */
 #pragma once
-#include <unistd.h>
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include "llmc/base/bf16.h"   // bf16
-#include "llmc/base/check.h"  // ensure, format
-#include "llmc/cpu/amx.h"     // kTmmRows, kTmmDepth
-#include "llmc/cpu/simd.h"    // kRegisterLanes
+#include "llmc/base/bf16.h"          // bf16
+#include "llmc/base/check.h"         // ensure, format
+#include "llmc/cpu/amx.h"            // kTmmRows, kTmmDepth
+#include "llmc/cpu/simd.h"           // kRegisterLanes
+#include "llmc/platform/platform.h"  // l2_bytes_of_core
 
 // The tile of C that stays in registers while k runs: MR rows of NR columns.
 #if defined(__AVX512F__)
@@ -84,10 +84,8 @@ constexpr GemmKernel amx_kernel() { return {kTileMR, kNR, kTileBlockK, kTmmDepth
 // The L2 cache of a core; 1 MiB if the system does not know it. Tests assign to it.
 inline int64_t& l2_cache_bytes() {
     static int64_t bytes = [] {
-#ifdef _SC_LEVEL2_CACHE_SIZE
-        if (const long size = sysconf(_SC_LEVEL2_CACHE_SIZE); size > 0) return int64_t(size);
-#endif
-        return int64_t(1) << 20;
+        const long size = l2_bytes_of_core();
+        return size > 0 ? int64_t(size) : int64_t(1) << 20;
     }();
     return bytes;
 }

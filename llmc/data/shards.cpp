@@ -11,10 +11,11 @@
 #include <filesystem>
 #include <limits>
 #include <type_traits>
-#include "llmc/base/check.h"  // require, ensure
-#include "llmc/base/hash.h"   // xxh3, hex64
-#include "llmc/base/json.h"   // OrderedJson
-#include "llmc/data/fetch.h"  // ShardFetcher
+#include "llmc/base/check.h"         // require, ensure
+#include "llmc/base/hash.h"          // xxh3, hex64
+#include "llmc/base/json.h"          // OrderedJson
+#include "llmc/data/fetch.h"         // ShardFetcher
+#include "llmc/platform/platform.h"  // sync_to_disk
 
 namespace {
 static_assert(std::endian::native == std::endian::little, "shards are read and written in place");
@@ -310,7 +311,7 @@ void ShardWriter::finish() {
     const int32_t header[3] = {kind.magic, has_mask_ ? kind.masked_version : kind.version, int32_t(num_tokens_)};
     const int fd = open(tmp_path_.c_str(), O_WRONLY | O_CLOEXEC);
     require(fd >= 0, "cannot write %s: %s", tmp_path_.c_str(), reason_of(errno).c_str());
-    const bool written = pwrite(fd, header, sizeof header, 0) == ssize_t(sizeof header) && fsync(fd) == 0;
+    const bool written = pwrite(fd, header, sizeof header, 0) == ssize_t(sizeof header) && sync_to_disk(fd) == 0;
     const int error = errno;
     close(fd);
     require(written, "cannot write %s: %s", tmp_path_.c_str(), reason_of(error).c_str());

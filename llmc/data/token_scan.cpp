@@ -1,20 +1,13 @@
 // See token_scan.h.
 #include "llmc/data/token_scan.h"
-#include <sched.h>
 #include <algorithm>
+#include "llmc/platform/platform.h"  // run_when_idle
 
 namespace {
 constexpr int64_t kAtOnce = 1 << 18;  // tokens between two checks whether to stop
 // The first tokens are read at normal priority, so that a small data set is done before the first step. After that the
 // thread gives way to all others and may wait long for a core, also before it sees that it should stop.
 constexpr int64_t kFast = 1 << 23;
-
-void make_way() {
-#ifdef SCHED_IDLE
-    const sched_param none = {};
-    sched_setscheduler(0, SCHED_IDLE, &none);  // only this thread
-#endif
-}
 }  // namespace
 
 TokenScan::TokenScan(const std::vector<const std::vector<TokenShard>*>& sets, int vocab_size, int part, int parts)
@@ -60,7 +53,7 @@ void TokenScan::check(const TokenShard& shard, int64_t begin, int64_t end, int64
         const int64_t n = std::min(kAtOnce, end - begin);
         shard.check(begin, n, vocab_size_);
         if (n == kAtOnce) shard.forget(begin, n);
-        if (*done < kFast && *done + n >= kFast) make_way();
+        if (*done < kFast && *done + n >= kFast) run_when_idle();
         *done += n;
     }
 }

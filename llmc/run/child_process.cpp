@@ -2,15 +2,14 @@
 #include "llmc/run/child_process.h"
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include "llmc/base/check.h"        // require, format, kExitRank
-#include "llmc/base/host_limits.h"  // use_given_cores
+#include "llmc/base/check.h"         // require, format, kExitRank
+#include "llmc/platform/platform.h"  // end_with_parent, execute_again, use_given_cores
 
 extern char** environ;
 
@@ -34,13 +33,13 @@ pid_t start_child(char* const* arguments, const sigset_t& mask, const char* flag
     require(child >= 0, "%s: no process can be started: %s", flag, std::strerror(errno));
     if (child > 0) return child;
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(kExitRank);  // the parent died before prctl()
+    end_with_parent();
+    if (getppid() != parent) _exit(kExitRank);  // the parent died before that
     signal(SIGTTOU, SIG_IGN);                   // the child may write to the terminal from the background
     sigprocmask(SIG_SETMASK, &mask, nullptr);
     use_given_cores();
     prepare();
-    execv("/proc/self/exe", arguments);
+    execute_again(arguments);
     std::fprintf(stderr, "error: %s: the program cannot be started again: %s\n", flag, std::strerror(errno));
     _exit(kExitUsage);
 }
@@ -119,7 +118,7 @@ int end_as(int status) {
     // By the same signal, but without a core dump.
     const int signal = WTERMSIG(status);
     std::fflush(nullptr);
-    prctl(PR_SET_DUMPABLE, 0);
+    disable_core_dumps();
     ::signal(signal, SIG_DFL);
     sigset_t one;
     sigemptyset(&one);

@@ -14,7 +14,7 @@ its parent, or not at all.
 #include <string>
 #include <vector>
 
-// The signals that a parent takes with sigwaitinfo() and forwards: those that ask a run to stop, unless they are
+// The signals that a parent takes with next_signal() and forwards: those that ask a run to stop, unless they are
 // ignored (nohup), those of the terminal's job control, and SIGCHLD.
 sigset_t watched_signals();
 

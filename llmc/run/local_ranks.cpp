@@ -9,13 +9,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <string>
 #include <vector>
 #include "llmc/base/check.h"          // require, format
 #include "llmc/comm/launch/launch.h"  // detect_launch
 #include "llmc/comm/tcp/hmac.h"       // random_bytes
+#include "llmc/platform/platform.h"   // next_signal
+#include "llmc/platform/sockets.h"    // new_tcp_socket
 #include "llmc/run/child_process.h"   // start_child, forward, ending_of, end_as
 
 namespace {
@@ -28,7 +29,7 @@ std::string local_master() {
     sockaddr_in address = {};
     address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int listener = new_tcp_socket(AF_INET);
     const bool found = listener >= 0 && bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
                        getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0;
     const int why = errno;
@@ -91,13 +92,12 @@ public:
             }
             // Supervised ranks may go on without the one that failed.
             if (!first_failure || flags_.launch.supervise) {
-                take(sigwaitinfo(&signals_, nullptr));
+                take(next_signal(signals_));
                 continue;
             }
-            const timespec wait = {time_t(kOwnEndS), 0};
-            if (const int signal = sigtimedwait(&signals_, nullptr, &wait); signal > 0) {
+            if (const int signal = next_signal(signals_, kOwnEndS); signal != 0) {
                 take(signal);
-            } else if (errno == EAGAIN) {
+            } else {
                 forward(is_told ? SIGKILL : SIGTERM, pids());
                 is_told = true;
             }

@@ -10,16 +10,18 @@
 #include <ctime>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <thread>
 #include <utility>
-#include "llmc/base/build_id.h"     // build_id
-#include "llmc/base/check.h"        // require, format
-#include "llmc/base/file.h"         // make_folders, reason_of
-#include "llmc/base/hash.h"         // hex64
-#include "llmc/base/json.h"         // OrderedJson
-#include "llmc/base/number_text.h"  // count_text, duration_text
-#include "llmc/base/terminal.h"     // colored_line
-#include "llmc/data/utf8.h"         // generated_text, printable
+#include "llmc/base/build_id.h"      // build_id
+#include "llmc/base/check.h"         // require, format
+#include "llmc/base/file.h"          // make_folders, reason_of
+#include "llmc/base/hash.h"          // hex64
+#include "llmc/base/json.h"          // OrderedJson
+#include "llmc/base/number_text.h"   // count_text, duration_text
+#include "llmc/base/terminal.h"      // colored_line
+#include "llmc/data/utf8.h"          // generated_text, printable
+#include "llmc/platform/platform.h"  // cpuinfo
 
 static OrderedJson number(double value) {
     if (std::isfinite(value)) return value;
@@ -159,10 +161,9 @@ void RunLog::write_line(const std::string& json) {
     }
 }
 
-// The text after the first `name` and its separator, in a file of such lines; "unknown" if there is none.
-static std::string value_in(const char* path, const std::string& name, char separator) {
-    std::ifstream file(path);
-    for (std::string line; std::getline(file, line);) {
+// The text after the first `name` and its separator, in such lines; "unknown" if there is none.
+static std::string value_in(std::istream&& lines, const std::string& name, char separator) {
+    for (std::string line; std::getline(lines, line);) {
         if (!line.starts_with(name)) continue;
         std::string value = line.substr(std::min(line.size(), line.find(separator) + 1));
         const char* around = " \t\"";
@@ -175,7 +176,8 @@ static std::string value_in(const char* path, const std::string& name, char sepa
 static std::string operating_system() {
     utsname kernel = {};
     uname(&kernel);
-    return value_in("/etc/os-release", "PRETTY_NAME", '=') + ", " + kernel.sysname + " " + kernel.release;
+    return value_in(std::ifstream("/etc/os-release"), "PRETTY_NAME", '=') + ", " + kernel.sysname + " " +
+           kernel.release;
 }
 
 static OrderedJson header(const char* type, const RunFacts& facts) {
@@ -188,7 +190,7 @@ static OrderedJson header(const char* type, const RunFacts& facts) {
     if (!facts.attention.empty()) kernels["attention"] = facts.attention;
     if (!facts.gemm.empty()) kernels["gemm"] = facts.gemm;
     kernels["head_rows"] = facts.head_rows;
-    OrderedJson machine = {{"cpu", value_in("/proc/cpuinfo", "model name", ':')},
+    OrderedJson machine = {{"cpu", value_in(std::istringstream(cpuinfo()), "model name", ':')},
                            {"cores", std::thread::hardware_concurrency()},
                            {"memory_bytes", int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)},
                            {"os", operating_system()},

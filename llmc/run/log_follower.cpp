@@ -1,12 +1,12 @@
 // See log_follower.h.
 #include "llmc/run/log_follower.h"
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include "llmc/base/script.h"        // find_script
+#include "llmc/platform/sockets.h"   // new_pipe
 #include "llmc/run/child_process.h"  // start_beside
 
 namespace {
@@ -23,7 +23,7 @@ LogFollower::LogFollower(const std::string& log_to, const std::string& out_dir) 
     if (log_to == "none") return;
     const std::string name = "scripts/log_to.py", script = find_script(name);
     int ends[2];
-    if (script.empty() || pipe2(ends, O_CLOEXEC) != 0) {
+    if (script.empty() || new_pipe(ends) != 0) {
         warn(log_to,
              script.empty() ? name + " is neither beside this program nor installed with it" : std::strerror(errno));
         return;

@@ -10,11 +10,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <vector>
 #include "llmc/base/check.h"          // require, format, kExitRank
 #include "llmc/comm/launch/launch.h"  // detect_launch
+#include "llmc/platform/platform.h"   // next_signal
+#include "llmc/platform/sockets.h"    // new_pipe
 #include "llmc/run/child_process.h"   // start_child, forward, ending_of, end_as
 
 namespace {
@@ -29,8 +30,8 @@ public:
     Supervisor(const RunFlags& flags, char** argv)
         : flags_(flags), argv_(argv), who_(format("rank %d", std::max(0, flags.launch.rank))) {
         signals_ = watched_signals();
-        require(pipe2(saved_, O_NONBLOCK | O_CLOEXEC) == 0, "--supervise: no pipe can be made: %s",
-                std::strerror(errno));
+        require(new_pipe(saved_) == 0, "--supervise: no pipe can be made: %s", std::strerror(errno));
+        for (const int end : saved_) fcntl(end, F_SETFL, fcntl(end, F_GETFL) | O_NONBLOCK);
         sigprocmask(SIG_BLOCK, &signals_, &mask_before_);
     }
 
@@ -91,7 +92,7 @@ private:
                 child_ = -1;
                 return status;
             }
-            if (const int signal = sigwaitinfo(&signals_, nullptr); signal > 0) take(signal);
+            if (const int signal = next_signal(signals_); signal > 0) take(signal);
         }
     }
 
@@ -101,8 +102,7 @@ private:
         while (!stop_) {
             const double left_s = Seconds(end - std::chrono::steady_clock::now()).count();
             if (left_s <= 0) return;
-            const timespec left = {time_t(left_s), long((left_s - double(time_t(left_s))) * 1e9)};
-            if (const int signal = sigtimedwait(&signals_, nullptr, &left); signal > 0) take(signal);
+            if (const int signal = next_signal(signals_, left_s); signal > 0) take(signal);
         }
     }
 

@@ -4,8 +4,6 @@ Properties of a device that a run needs. The functions here are for the CPU; cud
 #pragma once
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +19,7 @@ Properties of a device that a run needs. The functions here are for the CPU; cud
 #include "llmc/comm/local.h"           // LocalComm
 #include "llmc/comm/ranks.h"           // share_errors
 #include "llmc/cpu/kernels.h"          // the device Cpu, cpu_kernels
+#include "llmc/platform/platform.h"    // cpuinfo, peak_memory_bytes
 #include "llmc/run/log.h"              // PlanRecord
 #include "llmc/run/peak_flops.h"       // DevicePeak, find_peak
 #include "llmc/run/run_flags.h"        // RunFlags
@@ -42,20 +41,13 @@ inline size_t memory_limit(const Cpu&, int ranks) { return host_memory_bytes() /
 // Bytes of it that a run leaves free.
 inline size_t memory_margin(const Cpu&) { return 0; }
 // The peak memory in bytes of this process, or on a GPU of its arenas, so far.
-inline size_t peak_memory(const Cpu&) {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);)
-        if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;  // "VmHWM:     1234 kB"
-    return 0;
-}
+inline size_t peak_memory(const Cpu&) { return peak_memory_bytes(); }
 // The peak to which MFU refers; `asked` is peak-flops. Measured on a CPU: no table of processors would be complete,
 // and their speed depends on the clock.
 template <class T>
 DevicePeak peak_of(Cpu& cpu, const std::string& asked) {
     const CpuKernels& kernels = cpu_kernels();
-    std::ifstream file("/proc/cpuinfo");
-    const std::string cpuinfo(std::istreambuf_iterator<char>(file), {});
-    const std::string key = format("%s, %s, %s, %d threads", processor_text(cpuinfo).c_str(),
+    const std::string key = format("%s, %s, %s, %d threads", processor_text(cpuinfo()).c_str(),
                                    name_of(level_in_use(kernels.level)), type_name<T>(), busy_threads(cpu));
     return find_peak(asked, 0, user_cache_folder(std::getenv), key, [&] {
         return std::is_same_v<T, float> ? kernels.compute_rate_fp32(cpu) : kernels.compute_rate_bf16(cpu);

@@ -8,6 +8,7 @@
 #include "llmc/base/file.h"
 #include "llmc/base/hash.h"  // Hasher, xxh3
 #include "llmc/base/host_limits.h"
+#include "llmc/platform/platform.h"  // given_cores
 #include "test/processes.h"  // in_processes
 #include "test/testing.h"
 

@@ -1,11 +1,10 @@
-// A barrier for the ranks of a host: futex, shared memory.
+// A barrier for the ranks of a host, in shared memory.
 #include "llmc/comm/host/host_barrier.h"
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <atomic>
 #include <cstdio>
-#include "llmc/base/check.h"  // Error, ensure, format
+#include "llmc/base/check.h"         // Error, ensure, format
+#include "llmc/platform/platform.h"  // sleep_while, wake_all
 
 namespace {
 
@@ -14,7 +13,6 @@ namespace {
 // 55 us on one core, and 0.4 us on two.
 constexpr int kSpins = 100;
 constexpr std::chrono::milliseconds kLookEvery(100);
-constexpr timespec kSleep = {0, 100'000'000};  // the same as kLookEvery
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -23,12 +21,6 @@ void pause_briefly() {
     asm volatile("yield");
 #endif
 }
-
-// Not FUTEX_WAIT_PRIVATE: the word is shared between processes.
-void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
-    syscall(SYS_futex, &word, FUTEX_WAIT, value, &kSleep, nullptr, 0);
-}
-void wake_all(std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0); }
 
 }  // namespace
 
@@ -42,7 +34,7 @@ struct HostBarrier::Control {
     static_assert(std::atomic<uint32_t>::is_always_lock_free);  // a lock would not work between processes
 
     alignas(64) std::atomic<uint32_t> arrived;   // the number of ranks at the current meeting
-    alignas(64) std::atomic<uint32_t> meetings;  // the number of meetings that are over: the futex that ranks sleep on
+    alignas(64) std::atomic<uint32_t> meetings;  // the number of meetings that are over: ranks sleep on this word
     std::atomic<uint32_t> sleepers;
     std::atomic<int> awaited;  // 1 + the rank of another host that the first rank of this one waits for; 0: none
     Entry entries[];
@@ -85,7 +77,7 @@ void HostBarrier::meet() {
     next_look_ = Clock::now() + kLookEvery;
     while (!over()) {
         control_->sleepers.fetch_add(1);
-        sleep_while(control_->meetings, before);
+        sleep_while(control_->meetings, before, int(kLookEvery.count()));
         control_->sleepers.fetch_sub(1);
         look_around(over);
     }

@@ -1,6 +1,6 @@
 /*
 A barrier for the ranks of a host: a counter in shared memory. A waiting rank spins briefly if there is a core for every
-rank, then sleeps on a futex.
+rank, then sleeps until the last one wakes it.
 
   HostBarrier barrier(ranks, layout, buffers);         all ranks
   barrier.meet_for({"all-gather", number, offset, bytes});   waits for all; an Error if a rank is about to make another

@@ -5,10 +5,10 @@ Memory that the processes of one host share, and whether these processes are ali
   SharedMemory theirs = SharedMemory::open(record, bytes, who); record: mine.record() of the other process
   mine.close();                                                 when all have opened it: it stays mapped
 
-The memory is an anonymous file (memfd_create), which the other processes open as /proc/PID/fd/N. So it takes no space
-in /dev/shm, which is 64 MB in many containers; it does not need MPI (MPI_Win_allocate_shared); and it disappears with
-the processes, however they end. The processes must run as the same user and see each other's pids. It uses huge pages
-if the system allows them for shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled: advise).
+On Linux the memory is an anonymous file (memfd_create), which the other processes open as /proc/PID/fd/N. So it takes
+no space in /dev/shm, which is 64 MB in many containers; it does not need MPI (MPI_Win_allocate_shared); and it
+disappears with the processes, however they end. The processes must run as the same user and see each other's pids. It
+uses huge pages if the system allows them for shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled: advise).
 
 A record comes from another process and is not trusted. The memory that it names is mapped only if it could come from
 create(): a memfd of this user that cannot shrink (so that access cannot raise SIGBUS), in a process of this user, and
@@ -40,6 +40,7 @@ private:
     char* data_ = nullptr;
     size_t bytes_ = 0;
     int fd_ = -1;
+    std::string name_;  // of memory that was created here, until close()
 
     void map(bool populate);
 };

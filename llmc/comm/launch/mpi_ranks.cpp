@@ -1,10 +1,10 @@
 // See mpi_ranks.h.
 #include "llmc/comm/launch/mpi_ranks.h"
 #include <mpi.h>
-#include <sched.h>
 #include <cstring>
 #include <exception>
 #include <sstream>
+#include <thread>
 #include "llmc/base/check.h"          // ensure, require, format
 #include "llmc/comm/host.h"           // host_identity
 #include "llmc/comm/tcp/hmac.h"       // random_bytes
@@ -29,7 +29,7 @@ public:
         // Never sleeps, because messages advance only inside MPI calls; yields, in case there are few cores.
         for (int turns = 0; !over(requests); turns++) {
             look(receive_bytes ? from : to);
-            if (turns > 1000) sched_yield();
+            if (turns > 1000) std::this_thread::yield();
         }
     }
 

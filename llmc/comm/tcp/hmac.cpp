@@ -1,6 +1,8 @@
 // See hmac.h.
 #include "llmc/comm/tcp/hmac.h"
 #include <sys/random.h>
+#include <unistd.h>
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -78,10 +80,9 @@ bool equal_digests(const Digest& a, const Digest& b) {
 
 std::string random_bytes(size_t n) {
     std::string bytes(n, '\0');
-    for (size_t at = 0; at < n;) {
-        const ssize_t got = getrandom(bytes.data() + at, n - at, 0);
-        require(got >= 0 || errno == EINTR, "the system gives no random bytes (getrandom): %s", std::strerror(errno));
-        if (got > 0) at += size_t(got);
-    }
+    constexpr size_t kMost = 256;  // at once
+    for (size_t at = 0; at < n; at += kMost)
+        require(getentropy(bytes.data() + at, std::min(n - at, kMost)) == 0, "the system gives no random bytes: %s",
+                std::strerror(errno));
     return bytes;
 }

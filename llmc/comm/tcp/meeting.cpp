@@ -2,7 +2,6 @@
 #include "llmc/comm/tcp/meeting.h"
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <algorithm>
 #include <cerrno>
@@ -85,8 +84,6 @@ std::string no_more_connections(size_t has, const Expected& expected, const Meet
 
 // ---- the listener ---------------------------------------------------------------------------------------------------
 
-// Uses epoll, so that the cost of a turn depends only on the number of events. With poll() and a scan of all seats,
-// each connection took 1 ms with 1000 ranks.
 class Reception {
 public:
     Reception(const Listeners& listeners, const Expected& expected, const Meeting& meeting, uint64_t key,
@@ -97,8 +94,8 @@ public:
           meeting_(meeting),
           key_(key),
           seats_(seats) {
-        if (events_.fd < 0) throw Error(kExitUsage, no_more_connections(0, expected_, meeting_, errno));
-        for (const Socket& listener : listeners_.sockets) watch(EPOLL_CTL_ADD, listener.fd, EPOLLIN, Whose::listener);
+        if (!events_.is_open()) throw Error(kExitUsage, no_more_connections(0, expected_, meeting_, errno));
+        for (const Socket& listener : listeners_.sockets) watch(listener.fd, For::data, Whose::listener);
     }
 
     bool full() const { return seats_.size() == expected_.ranks.size() * size_t(expected_.lanes); }
@@ -115,15 +112,11 @@ public:
 
     // One turn: handles what guests and seats have sent, and accepts new connections.
     void attend(int wait_ms) {
-        // Large enough for all events, so that none is left for another turn.
-        happened_.resize(listeners_.sockets.size() + seats_.size() + guests_.size());
-        const int n = epoll_wait(events_.fd, happened_.data(), int(happened_.size()),
-                                 is_closed_ ? std::min(wait_ms, 10) : wait_ms);
-        if (n < 0) return;  // a signal
+        // All events, so that none is left for another turn.
+        const size_t most = listeners_.sockets.size() + seats_.size() + guests_.size();
         std::set<int> speak;
         // Seats first, so that a rank that comes for a seat that was just freed finds it free.
-        for (int i = 0; i < n; i++) {
-            const uint64_t from = happened_[size_t(i)].data.u64;
+        for (const uint64_t from : events_.wait(most, is_closed_ ? std::min(wait_ms, 10) : wait_ms)) {
             if (Whose(from >> 32) == Whose::seat) free_seat(int(from));
             if (Whose(from >> 32) == Whose::guest) speak.insert(int(from));
         }
@@ -135,10 +128,11 @@ public:
             while (has_room() && admit(listener)) continue;
         if (const bool closed = is_crowded_ || !has_room(); closed != std::exchange(is_closed_, closed))
             for (const Socket& listener : listeners_.sockets)
-                watch(EPOLL_CTL_MOD, listener.fd, closed ? 0u : uint32_t(EPOLLIN), Whose::listener);
+                watch(listener.fd, closed ? For::nothing : For::data, Whose::listener);
     }
 
 private:
+    using For = Poller::For;
     enum class Whose { listener, seat, guest };  // to which an event belongs
     struct Guest {
         Socket socket;
@@ -156,8 +150,7 @@ private:
     std::vector<Seat>& seats_;
     std::set<std::pair<int, int>> taken_;  // (rank, lane) of each seat
     std::vector<Guest> guests_;            // in the order of their arrival
-    Socket events_ = Socket(epoll_create1(EPOLL_CLOEXEC));
-    std::vector<epoll_event> happened_;
+    Poller events_;
     Socket spare_ = Socket(open("/dev/null", O_RDONLY | O_CLOEXEC));  // for other_end, when no more files are allowed
     bool is_crowded_ = false;  // this process cannot open more files: guests have a tenth of their time
     bool is_closed_ = false;   // new connections are not accepted at the moment
@@ -176,12 +169,7 @@ private:
 
     bool is_there(int rank, int lane) const { return taken_.contains({rank, lane}); }
 
-    // epoll forgets a closed socket by itself.
-    void watch(int operation, int fd, uint32_t events, Whose whose) {
-        epoll_event event = {};
-        event.events = events, event.data.u64 = uint64_t(whose) << 32 | uint32_t(fd);
-        ensure(epoll_ctl(events_.fd, operation, fd, &event) == 0);
-    }
+    void watch(int fd, For what, Whose whose) { ensure(events_.watch(fd, uint64_t(whose) << 32 | uint32_t(fd), what)); }
 
     void warn(const std::string& text) {
         if (++warnings_ > kMostWarnings) return;
@@ -202,7 +190,7 @@ private:
         Connection connection = accept_from(listener);
         const int error = errno;
         if (connection.socket.fd >= 0) {
-            watch(EPOLL_CTL_ADD, connection.socket.fd, EPOLLIN, Whose::guest);
+            watch(connection.socket.fd, For::data, Whose::guest);
             guests_.push_back({std::move(connection.socket), connection.from, {}, Deadline(meeting_.greeting_s)});
             if (guests_.size() > meeting_.most_guests) drop_one();
             return true;
@@ -281,8 +269,9 @@ private:
         const Hello& hello = guest.hello;
         // If this end was slow, the rank may have hung up and connected again. Then this connection must not get a
         // seat.
-        pollfd end{guest.socket.fd, POLLRDHUP, 0};
-        if (poll(&end, 1, 0) > 0) return true;
+        char more;
+        errno = 0;
+        if (recv(guest.socket.fd, &more, 1, MSG_PEEK | MSG_DONTWAIT) <= 0 && errno != EAGAIN) return true;
         Digest given;
         std::memcpy(given.data(), body.data(), given.size());
         if (!equal_digests(given, proof(meeting_, kOfRank, hello, guest.challenge)))
@@ -300,7 +289,7 @@ private:
                                         hello.rank));
         prepare(guest.socket.fd);
         send_message(guest.socket.fd, kWelcome, key_, bytes_of(proof(meeting_, kOfFirst, hello, guest.challenge)));
-        watch(EPOLL_CTL_MOD, guest.socket.fd, EPOLLRDHUP, Whose::seat);
+        watch(guest.socket.fd, For::hangup, Whose::seat);
         taken_.insert({hello.rank, int(hello.lane)});
         seats_.push_back({hello.rank, int(hello.lane), std::move(guest.socket), guest.from});
         return true;

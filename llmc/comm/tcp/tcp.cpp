@@ -3,9 +3,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -14,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include "llmc/base/check.h"  // require, format
 
 namespace {
@@ -22,26 +18,11 @@ namespace {
 void set_option(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
 
 sockaddr* base(sockaddr_storage& address) { return reinterpret_cast<sockaddr*>(&address); }
-const sockaddr* base(const sockaddr_storage& address) { return reinterpret_cast<const sockaddr*>(&address); }
 
 std::string host_text(const sockaddr* address, socklen_t length) {
     char host[NI_MAXHOST] = "?";
     getnameinfo(address, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
     return host;
-}
-
-int port_of(const sockaddr_storage& address) {
-    return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                                               : reinterpret_cast<const sockaddr_in&>(address).sin_port);
-}
-
-bool is_loopback(const sockaddr* address) {
-    if (address->sa_family == AF_INET) {
-        in_addr_t v4 = reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr;
-        return ntohl(v4) >> 24 == 127;
-    }
-    return address->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
 struct Resolved {
@@ -103,7 +84,7 @@ bool bind_to(int fd, const std::string& interface, const sockaddr* to) {
 
 // On failure the socket is -1, and errno says why.
 Socket listen_on(const sockaddr* address, socklen_t length) {
-    Socket s(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    Socket s(new_tcp_socket(address->sa_family));
     if (s.fd < 0) return s;  // a kernel without IPv6, say
     set_option(s.fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (address->sa_family == AF_INET6) set_option(s.fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
@@ -112,15 +93,6 @@ Socket listen_on(const sockaddr* address, socklen_t length) {
     s = Socket();
     errno = error;
     return s;
-}
-
-// An address as /proc/net/tcp writes it: "0100007F:7350".
-std::string table_text(const sockaddr_storage& address) {
-    if (address.ss_family == AF_INET)
-        return format("%08X:%04X", reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr, port_of(address));
-    uint32_t words[4];
-    std::memcpy(words, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, sizeof(words));
-    return format("%08X%08X%08X%08X:%04X", words[0], words[1], words[2], words[3], port_of(address));
 }
 
 }  // namespace
@@ -241,7 +213,7 @@ std::vector<Address> numbers_of(const Address& address, std::string* why) {
 Connection accept_from(const Socket& listener) {
     sockaddr_storage from = {};
     socklen_t length = sizeof(from);
-    Connection connection{Socket(accept4(listener.fd, base(from), &length, SOCK_CLOEXEC)), ""};
+    Connection connection{Socket(accept_tcp(listener.fd, base(from), &length)), ""};
     if (connection.socket.fd >= 0) connection.from = text_of(Address{host_text(base(from), length), port_of(from)});
     return connection;
 }
@@ -251,7 +223,7 @@ Socket connect_to(const Address& address, const std::string& interface, const De
     const Resolved resolved(address, 0);
     *why = resolved.why;
     for (const addrinfo* each = resolved.first; each; each = each->ai_next) {
-        Socket s(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        Socket s(new_tcp_socket(each->ai_family));
         if (s.fd < 0 || (!interface.empty() && !bind_to(s.fd, interface, each->ai_addr))) {
             *why = std::strerror(errno);
             continue;
@@ -282,19 +254,16 @@ Socket connect_to(const Address& address, const std::string& interface, const De
     return Socket();
 }
 
-void prepare_for_data(int fd) {
+namespace {
+void prepare(int fd, int unacknowledged_s) {
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);  // it would count time in which the other end does not read
+    limit_silence(fd, 30, 10, 3, unacknowledged_s);
 }
+}  // namespace
 
-void prepare(int fd) {
-    prepare_for_data(fd);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
-}
+// The limit would count time in which the other end does not read.
+void prepare_for_data(int fd) { prepare(fd, 0); }
+void prepare(int fd) { prepare(fd, 60); }
 
 std::string own_number(int fd) {
     sockaddr_storage here = {};
@@ -308,90 +277,6 @@ std::string peer_number(int fd) {
     return getpeername(fd, base(there), &length) == 0 ? host_text(base(there), length) : "";
 }
 
-// For a connection within this host (network namespace), the kernel lists both ends, each with its user.
-namespace {
-
-// Asks about this one connection (sock_diag(7)). Reading the table of all would take 1 ms per 1000 connections, for
-// each of them. nullopt: this system does not answer.
-std::optional<OtherEnd> asked_end(const sockaddr_storage& there, const sockaddr_storage& here) {
-    const Socket asking(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-    if (asking.fd < 0) return {};
-    struct {
-        nlmsghdr header;
-        inet_diag_req_v2 wanted;
-    } question = {};
-    question.header = {.nlmsg_len = sizeof(question),
-                       .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                       .nlmsg_flags = NLM_F_REQUEST,
-                       .nlmsg_seq = 0,
-                       .nlmsg_pid = 0};
-    inet_diag_req_v2& wanted = question.wanted;
-    wanted.sdiag_family = uint8_t(there.ss_family), wanted.sdiag_protocol = IPPROTO_TCP, wanted.idiag_states = ~0u;
-    wanted.id.idiag_sport = htons(uint16_t(port_of(there))), wanted.id.idiag_dport = htons(uint16_t(port_of(here)));
-    wanted.id.idiag_cookie[0] = wanted.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-    if (there.ss_family == AF_INET6) {
-        const auto& from = reinterpret_cast<const sockaddr_in6&>(there);
-        std::memcpy(wanted.id.idiag_src, &from.sin6_addr, sizeof(from.sin6_addr));
-        std::memcpy(wanted.id.idiag_dst, &reinterpret_cast<const sockaddr_in6&>(here).sin6_addr, sizeof(in6_addr));
-        wanted.id.idiag_if = from.sin6_scope_id;
-    } else {
-        wanted.id.idiag_src[0] = reinterpret_cast<const sockaddr_in&>(there).sin_addr.s_addr;
-        wanted.id.idiag_dst[0] = reinterpret_cast<const sockaddr_in&>(here).sin_addr.s_addr;
-    }
-    alignas(nlmsghdr) char answer[1024];
-    if (send(asking.fd, &question, sizeof(question), 0) != sizeof(question)) return {};
-    const ssize_t got = recv(asking.fd, answer, sizeof(answer), 0);
-    if (got < ssize_t(sizeof(nlmsghdr))) return {};
-    nlmsghdr header;
-    std::memcpy(&header, answer, sizeof(header));
-    const OtherEnd absent = is_loopback(base(there)) ? OtherEnd::nobody : OtherEnd::elsewhere;
-    if (header.nlmsg_type == NLMSG_ERROR && got >= ssize_t(NLMSG_LENGTH(sizeof(nlmsgerr)))) {
-        nlmsgerr error;
-        std::memcpy(&error, answer + NLMSG_HDRLEN, sizeof(error));
-        if (error.error == -ENOENT) return absent;
-        return {};
-    }
-    if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || got < ssize_t(NLMSG_LENGTH(sizeof(inet_diag_msg)))) return {};
-    inet_diag_msg found;
-    std::memcpy(&found, answer + NLMSG_HDRLEN, sizeof(found));
-    // If there is no such connection, the kernel returns a listener at its port.
-    if (found.idiag_state == TCP_LISTEN) return absent;
-    if (found.idiag_state != TCP_ESTABLISHED || found.idiag_inode == 0) return OtherEnd::nobody;
-    return found.idiag_uid == geteuid() ? OtherEnd::this_user : OtherEnd::another_user;
-}
-
-}  // namespace
-
-OtherEnd other_end(int fd, bool asks) {
-    sockaddr_storage here = {}, there = {};
-    socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
-    if (getsockname(fd, base(here), &here_bytes) != 0 || getpeername(fd, base(there), &there_bytes) != 0)
-        return OtherEnd::nobody;
-    if (const std::optional<OtherEnd> known = asks ? asked_end(there, here) : std::nullopt) return *known;
-    const std::string wanted = " " + table_text(there) + " " + table_text(here) + " ";
-    bool readable = false;
-    // Lines that come and go during reading can hide another, so a missing one is looked for three times.
-    for (int tries = 0; tries < 3; tries++) {
-        errno = 0;
-        std::ifstream table(there.ss_family == AF_INET6 ? "/proc/self/net/tcp6" : "/proc/self/net/tcp");
-        if (errno == EMFILE || errno == ENFILE) return OtherEnd::another_user;  // refuse, to be safe
-        for (std::string line; std::getline(table, line);) {
-            readable = true;
-            const size_t at = line.find(wanted);
-            unsigned state = 0, user = 0;
-            unsigned long inode = 0;
-            // After the addresses: state, queues, timer, retransmits, user, timeout, inode. A socket that no process
-            // holds any more is listed as root's, with inode 0.
-            if (at == std::string::npos ||
-                std::sscanf(line.c_str() + at + wanted.size(), "%x %*s %*s %*s %u %*s %lu", &state, &user, &inode) != 3)
-                continue;
-            if (state != TCP_ESTABLISHED || inode == 0) return OtherEnd::nobody;
-            return user == geteuid() ? OtherEnd::this_user : OtherEnd::another_user;
-        }
-    }
-    return readable && is_loopback(base(there)) ? OtherEnd::nobody : OtherEnd::elsewhere;
-}
-
 // ---- messages ------------------------------------------------------------------------------------------------------
 
 std::string message_of(Kind kind, uint64_t key, const std::string& body) {
@@ -402,7 +287,7 @@ std::string message_of(Kind kind, uint64_t key, const std::string& body) {
 bool send_message(int fd, Kind kind, uint64_t key, const std::string& body) {
     const std::string message = message_of(kind, key, body);
     for (size_t at = 0; at < message.size();) {
-        const ssize_t sent = send(fd, message.data() + at, message.size() - at, MSG_NOSIGNAL);
+        const ssize_t sent = send(fd, message.data() + at, message.size() - at, kNoSigpipe);
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0) return false;
         at += size_t(sent);

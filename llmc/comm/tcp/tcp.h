@@ -5,15 +5,14 @@ On the wire: a header of 24 bytes {magic, kind, key, bytes}, then the bytes of t
 which must be the same on all hosts. The key is a random number that rank 0 chooses for the run; every message has it.
 */
 #pragma once
-#include <sys/socket.h>
 #include <unistd.h>
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+#include "llmc/platform/sockets.h"  // other_end
 
 inline constexpr int kDefaultPort = 29500;
 struct Address {
@@ -96,16 +95,6 @@ void prepare_for_data(int fd);
 // The numeric addresses of a connection's two ends: "10.0.0.1".
 std::string own_number(int fd);
 std::string peer_number(int fd);
-
-// The owner of a connection's other end, as far as this host knows.
-enum class OtherEnd {
-    this_user,     // a process of this user on this host
-    another_user,  // a process of another user on this host
-    nobody,        // it was on this host and is closed
-    elsewhere,     // another host, or this system does not tell (no sock_diag, /proc/net/tcp is hidden)
-};
-// Asks the kernel about this connection (sock_diag). If `asks` is false, or there is no answer, reads /proc/net/tcp.
-OtherEnd other_end(int fd, bool asks = true);
 
 // ---- messages ------------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ private:
         msghdr message = {};
         message.msg_iov = parts.data() + (of_label ? 0 : 1);
         message.msg_iovlen = of_label ? 2 : 1;
-        const ssize_t n = flow.is_out ? sendmsg(flow.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+        const ssize_t n = flow.is_out ? sendmsg(flow.fd, &message, MSG_DONTWAIT | kNoSigpipe)
                                       : recvmsg(flow.fd, &message, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
         if (n <= 0) lost(flow, n < 0 ? errno : 0, look);

@@ -1,8 +1,6 @@
 // See tcp_ranks.h.
 #include "llmc/comm/tcp/tcp_ranks.h"
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
@@ -43,8 +41,7 @@ TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, 
         }
         take_seats();
         if (meeting.numbers_anew) number_anew();
-        if (pipe2(wake_, O_CLOEXEC) != 0)
-            throw Error(kExitUsage, format("cannot make a pipe: %s", std::strerror(errno)));
+        if (new_pipe(wake_) != 0) throw Error(kExitUsage, format("cannot make a pipe: %s", std::strerror(errno)));
         watch_peers();
         reader_ = std::thread([this] { read_records(); });
     } catch (const Error& error) {
@@ -126,28 +123,20 @@ std::unique_ptr<HostNetwork> TcpRanks::connect_hosts(const std::vector<int>& lea
 // Event 0 is the end of the reader, event i + 1 is peer i's.
 void TcpRanks::watch_peers() {
     without_record_ = peers_.size();
-    events_ = Socket(epoll_create1(EPOLL_CLOEXEC));
-    bool good = events_.fd >= 0;
-    for (size_t i = 0; i <= peers_.size() && good; i++) {
-        epoll_event event = {};
-        event.events = EPOLLIN, event.data.u64 = i;
-        good = epoll_ctl(events_.fd, EPOLL_CTL_ADD, i == 0 ? wake_[0] : peers_[i - 1].socket, &event) == 0;
-    }
+    bool good = events_.is_open();
+    for (size_t i = 0; i <= peers_.size() && good; i++)
+        good = events_.watch(i == 0 ? wake_[0] : peers_[i - 1].socket, i, Poller::For::data);
     if (!good) throw Error(kExitUsage, format("cannot wait for other ranks: %s", std::strerror(errno)));
 }
 
 void TcpRanks::read_records() {
-    std::vector<epoll_event> happened(peers_.size() + 1);
-    for (size_t open = peers_.size(); open > 0;) {
-        const int n = epoll_wait(events_.fd, happened.data(), int(happened.size()), -1);  // -1: EINTR
-        for (int i = 0; i < n; i++) {
-            const uint64_t from = happened[size_t(i)].data.u64;
+    for (size_t open = peers_.size(); open > 0;)
+        for (const uint64_t from : events_.wait(peers_.size() + 1, -1)) {
             if (from == 0) return;
             if (read_one(peers_[from - 1])) continue;
-            epoll_ctl(events_.fd, EPOLL_CTL_DEL, peers_[from - 1].socket, nullptr);
+            events_.watch(peers_[from - 1].socket, from, Poller::For::nothing);
             open--;
         }
-    }
 }
 
 void TcpRanks::count(const Peer& peer, int sign) {
@@ -216,7 +205,7 @@ void TcpRanks::tell_all(const std::string& why) {
         bool is_free = peer.sending->try_lock();
         for (int tries = 0; !is_free && tries < 10; tries++) usleep(1000), is_free = peer.sending->try_lock();
         // A rank that cannot receive it now hangs or is gone.
-        if (is_free) send(peer.socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (is_free) send(peer.socket, message.data(), message.size(), kNoSigpipe | MSG_DONTWAIT);
         if (is_free) peer.sending->unlock();
     }
 }

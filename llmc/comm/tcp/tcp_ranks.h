@@ -67,7 +67,7 @@ private:
     std::string forwarded_;  // the reason for which another rank gave up, in its words
     std::vector<Peer> peers_;
     int wake_[2] = {-1, -1};  // a pipe that ends the reader
-    Socket events_;           // the reader's epoll
+    Poller events_;           // the reader's
     std::mutex mutex_;        // guards Peer::records, pieces, under_way and ended, and these numbers of peers:
     size_t without_record_ = 0, gone_ = 0;  // those without a record here, and how many of them have ended
     std::condition_variable arrived_;

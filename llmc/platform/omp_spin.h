@@ -10,7 +10,7 @@ early, so there is no way without exec.) Nothing happens if GOMP_SPINCOUNT or OM
 libgomp. A debugger follows with `set follow-exec-mode same`, or set GOMP_SPINCOUNT=1000.
 */
 #pragma once
-#if defined(_OPENMP) && !defined(__clang__)
+#if defined(__linux__) && defined(_OPENMP) && !defined(__clang__)
 #include <alloca.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -5,8 +5,8 @@
 
 No tabs (except in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
 scripts begin with a comment that says what they are. Comments in C++ have at most 120 columns: clang-format does not
-reflow them, because it would join the rows of tables. So have lines of Makefiles. Only launch() launches kernels (llmc/cuda/device.cuh). Python
-compiles; scripts with a #! line are executable. A link leads to a file of the project. No file is larger
+reflow them, because it would join the rows of tables. So have lines of Makefiles. Only launch() launches kernels (llmc/cuda/device.cuh). What
+only Linux has is called in llmc/platform/ alone. Python compiles; scripts with a #! line are executable. A link leads to a file of the project. No file is larger
 than MOST_BYTES.
 """
 
@@ -23,6 +23,16 @@ COMMENT = {
 CXX_COMMENT = re.compile(r"/\*.*?\*/|^ *//[^\n]*", re.DOTALL | re.MULTILINE)
 COLUMNS = 120
 MOST_BYTES = 1_000_000
+# Headers, calls and constants that Darwin lacks; paths of /proc, but for those below a folder that tests set.
+LINUX_ONLY = re.compile(
+    r"#include <(?:linux/|asm/|malloc\.h|sys/(?:epoll|eventfd|inotify|prctl|sendfile|signalfd|sysinfo|syscall|timerfd|vfs)\.h)[^>]*>?"
+    r"|\b(?:accept4|dup3|pipe2|eventfd|signalfd|(?:epoll|inotify|timerfd)_\w+|memfd_create|prctl|syscall|SYS_\w+|getrandom|getauxval"
+    r"|sched_[gs]et\w+|SCHED_IDLE|pthread_\w+_np|posix_fadvise|posix_fallocate|fallocate|fdatasync|sync_file_range|copy_file_range"
+    r"|renameat2|mremap|sigtimedwait|sigwaitinfo|sem_timedwait|program_invocation_\w+|secure_getenv|strchrnul|qsort_r|mallopt|malloc_trim"
+    r"|SOCK_CLOEXEC|SOCK_NONBLOCK|MSG_NOSIGNAL|POLLRDHUP|TCP_KEEPIDLE|TCP_USER_TIMEOUT|MAP_POPULATE|MADV_HUGEPAGE|O_PATH|O_TMPFILE"
+    r"|O_DIRECT|GLOB_ONLYDIR|_SC_LEVEL\w+|st_[acm]tim)\b"
+    r'|(?<!root \+ )"/proc/[\w/]*'
+)
 SOMEBODYS_PATH = re.compile(r"(?<![\w.}])/(home|root|work|Users)/\w[\w./-]*")
 
 
@@ -51,6 +61,10 @@ def findings_in(path, name, text):
                 if len(line) > COLUMNS:
                     number = text.count("\n", 0, comment.start()) + extra + 1
                     yield f"{name}:{number}: a comment of {len(line)} columns; expected {COLUMNS} at most"
+        if name.startswith(("llmc/", "data/", "train_gpt")) and not name.startswith("llmc/platform/"):
+            for number, line in enumerate(re.sub(r"/\*.*?\*/", lambda c: "\n" * c[0].count("\n"), text, flags=re.DOTALL).split("\n"), 1):
+                if match := LINUX_ONLY.search(line.split("//")[0]):
+                    yield f"{name}:{number}: {match[0]} is not Darwin's: call a function of llmc/platform/"
     if path.suffix in (".cu", ".cuh") and name != "llmc/cuda/device.cuh" and "<<<" in text:
         yield f"{name}: only launch() launches kernels"
     if text and (not text.endswith("\n") or text.endswith("\n\n")):

@@ -70,7 +70,8 @@ void TcpRanks::number_anew() {
         Header header = {};
         std::string body;
         if (!receive_bytes(peers_[0].socket, &header, sizeof(header), &deadline, look) || header.magic != kMagic ||
-            header.key != key_ || !receive_body(peers_[0].socket, body, std::min(header.bytes, kMostPeerText)))
+            header.key != key_ ||
+            !receive_body(peers_[0].socket, body, std::min<uint64_t>(header.bytes, kMostPeerText)))
             throw Error(kExitRank, format("%s is gone before all ranks were there", name_of(0).c_str()));
         if (header.kind == kFailed) throw Error(kExitRank, "ended by " + peer_text(body));
         int number = 0, size = 0;
@@ -165,7 +166,7 @@ bool TcpRanks::read_one(Peer& peer) {
         return lost(format("what comes from %s is not of this run", name_of(peer.rank).c_str()));
     std::string body;
     const bool is_long = header.kind == kRecord || header.kind == kPiece;
-    if (!receive_body(peer.socket, body, is_long ? header.bytes : std::min(header.bytes, kMostPeerText)))
+    if (!receive_body(peer.socket, body, is_long ? header.bytes : std::min<uint64_t>(header.bytes, kMostPeerText)))
         return lost(format("rank %d is gone: its connection is closed", peer.rank));
     if (header.kind == kFailed) {
         if (!body.empty()) {

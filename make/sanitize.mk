@@ -1,4 +1,4 @@
-# Targets: race, sanitize, tsan, msan, fuzz, aarch64: the tests in other builds.
+# Targets: race, sanitize, tsan, msan, fuzz, libcxx, darwin-syntax, aarch64: the tests in other builds.
 
 # $(call try,WHAT THE TARGET NEEDS,COMMANDS): COMMANDS, unless something is missing
 try = $(if $(strip $(1)),@echo '$@: skipped: it needs $(strip $(1))',@$(2))
@@ -64,6 +64,23 @@ run-fuzz: $(FUZZED:%=$(O)/fuzz/%)
 $(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(KERNELS) $(call objects,$(filter-out \
   $(patsubst %,llmc/%/%,comm optim run checkpoint train commands plan),$(FILES)))
 	$(call link,-fsanitize=fuzzer)
+
+# With libc++, Darwin's C++ library: no warning, and the bits of g++.
+LIBCXX       = $(wildcard $(dir $(realpath $(shell command -v $(CLANG))))../include/c++/v1)
+LIBCXX_NEEDS = $(if $(LIBCXX),,clang++ with libc++ (scripts/setup.sh --libcxx))
+libcxx: ## the golden run, compiled by clang++ with libc++
+	$(call try,$(LIBCXX_NEEDS),+$(SUBMAKE) run-tests OP=golden VARIANT=libcxx CXX=$(CLANG) CPU_ARCH=here USE_MPI=0 \
+	  OPT=-O1 TEST_OPT=-O0 DEBUG_INFO=-g0 CXXFLAGS_EXTRA='-stdlib=libc++ -Werror')
+# Parses what a Mac compiles, with libc++, and musl's C headers without what only Linux has (dev/darwin/). No SDK.
+DARWIN_NEEDS = $(if $(wildcard /usr/include/$(MACHINE)-linux-musl),$(LIBCXX_NEEDS),musl-dev (scripts/setup.sh --libcxx))
+DARWIN_FLAGS = --target=arm64-apple-macos14 -fsyntax-only -Werror -nostdinc++ -nostdlibinc -isystem $(LIBCXX) \
+  -idirafter build/darwin/include -D_BSD_SOURCE -D_XOPEN_SOURCE=700 -include dev/darwin/darwin.h
+darwin-syntax: ## parses what a Mac compiles: calls that only Linux has are errors
+	$(call try,$(DARWIN_NEEDS),+set -e; dev/darwin/headers.sh build/darwin/include; mkdir -p build/darwin/deps/include; \
+	  ln -sfn $(abspath $(JSON_DIR)/nlohmann $(XXHASH_DIR)/xxhash.h) build/darwin/deps/include/; \
+	  $(SUBMAKE) parsed VARIANT=darwin DEPS_DIR=build/darwin/deps IS_DARWIN=1 CXX=$(CLANG) CPU_ARCH=armv8-a USE_CUDA=0 \
+	    USE_MPI=0 OPT= DEBUG_INFO= CCACHE= CXXFLAGS_EXTRA='$(DARWIN_FLAGS)')
+parsed: $(ENGINE) $(O)/train_gpt.cu.o $(O)/data/tokenize.cpp.o
 
 # Cross-compiled on Debian. Third-party headers are this machine's: they do not depend on the processor, except for
 # those of Catch2 3, which has a library. g++ 12 for aarch64 crashes when it optimizes the CUDA emulator's own code.

@@ -140,9 +140,13 @@ TEST_CASE("the batches are those of shards on the disk, in each order, of one ra
                     CHECK(data.brought.empty());  // where it begins is not known yet
                     CHECK(loader.data_hash() == straight.data_hash());
                     CHECK(loader.num_tokens() == straight.num_tokens());
+                    loader.restore({});
+                    CHECK(wait_until([&] { return data.there().size() == 2; }));  // the next one, ahead of its use
                     CHECK(next_batches(loader, batches) == expected);
                     CHECK(loader.state() == straight.state());
+                    const std::lock_guard guard(data.mutex);
                     CHECK(data.brought.size() > 10);
+                    CHECK(data.brought.size() <= (loader.state().epoch + 2) * straight.shards()[0].size());
                     CHECK(data.most <= 2);
                 }
                 // From the middle, on an empty disk.

@@ -63,7 +63,7 @@ TEST_ENGINE := $(if $(OTHER_TESTS)$(call containing,software_tiles,$(OP_TESTS)),
   $(call objects,$(filter llmc/base/% llmc/platform/% llmc/cuda/% llmc/io/safetensors.cpp,$(FILES))))
 
 # For the same reason each kind of test is compiled as at most four sources, unless OP names a topic: joined_KIND_N.cu
-# has every N-th of $(KIND_FILES). Tests of ops share most templates: on two cores a single source takes half the time of
+# has every N-th of $(KIND_FILES). Tests of ops share most templates: on two cores, one source takes half the time of
 # four. Tests of the host would need 2 GB each in two. Tests of the CPU ops are optimized, as these ops are.
 PARTS_host := 1 2 3 4
 PARTS_ops  := $(if $(filter 1 2 3,$(JOBS)),1,$(PARTS_host))

@@ -47,9 +47,9 @@ endif
 	@mkdir -p $(@D); cp $< $(@:.gch=)
 	$(Q)$(COMPILE) $(FLAGS) -MMD -MP -MT $@ -MF $@.d -x c++-header $< -o $@
 
-# Most of the time of a test is compilation: -O2 takes two thirds of the time of -O3, -O1 three fifths, and -Og, for what
-# computes little, two fifths. A kernel that a test shares with the engine is linked from the engine's optimized objects.
-# `private`: $(O)/flags must have the engine's flags.
+# Most of the time of a test is compilation: -O2 takes two thirds of the time of -O3, -O1 three fifths, and -Og, for
+# what computes little, two fifths. A kernel that a test shares with the engine is linked from the engine's optimized
+# objects. `private`: $(O)/flags must have the engine's flags.
 lighter  = $(if $(filter -O3,$(OPT)),$(1),$(OPT))
 LIGHT    := $(call lighter,-O1)
 TEST_OPT ?= $(call lighter,-Og)

@@ -147,7 +147,8 @@ TEST_CASE("the batches are those of shards on the disk, in each order, of one ra
                     const std::lock_guard guard(data.mutex);
                     CHECK(data.brought.size() > 10);
                     CHECK(data.brought.size() <= (loader.state().epoch + 2) * straight.shards()[0].size());
-                    CHECK(data.most <= 2);
+                    // One in use, one ahead, and one on its way that was read past: some are smaller than a batch.
+                    CHECK(data.most <= 3);
                 }
                 // From the middle, on an empty disk.
                 fs::remove_all(data.near + "/fetched");
@@ -159,7 +160,7 @@ TEST_CASE("the batches are those of shards on the disk, in each order, of one ra
                 CHECK(next_batches(later, 30) == next_batches(again, 30));
                 later.restore(again.state());  // and from where it was, as when a rank gets another share
                 CHECK(next_batches(later, 30) == next_batches(again, 30));
-                CHECK(data.most <= 2);
+                CHECK(data.most <= 3);
             }
         }
 }

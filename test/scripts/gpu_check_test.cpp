@@ -380,7 +380,7 @@ TEST_CASE("gpu_check's later calls: tests, benchmarks, fp8, sanitizers", "[gpu_c
     CHECK(count(machine.read("trained"), "--dtype=fp8") == 1);
 }
 
-TEST_CASE("gpu_check that is cut off at any moment has lost nothing of what was over", "[gpu_check][plain]") {
+TEST_CASE("gpu_check that is cut off at any moment has lost nothing of what was over", "[gpu_check][plain][slow]") {
     const FakeMachine machine;
     const double begin_s = now_s();
     must_succeed(machine.check("first", "NO_BUILD=1"));

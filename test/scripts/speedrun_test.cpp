@@ -72,7 +72,7 @@ TEST_CASE("run.sh's table says what `plan` says", "[speedrun][plain]") {
     CHECK(checked.exit_code == 0);
 }
 
-TEST_CASE("run --check finds what `plan` does not say, and --renew corrects it", "[speedrun][plain]") {
+TEST_CASE("run --check finds what `plan` does not say, and --renew corrects it", "[speedrun][plain][slow]") {
     const ScratchFolder repository;
     fs::create_directory(repository / "scripts");
     fs::copy("scripts/run.sh", repository / "scripts/run.sh");

@@ -133,7 +133,7 @@ void check_same(const How& how) {
 
 }  // namespace
 
-TEST_CASE("steps as a graph have the bits of steps op by op", "[graph][once]" ON_DEVICE) {
+TEST_CASE("steps as a graph have the bits of steps op by op", "[graph][once][slow]" ON_DEVICE) {
     check_same<float>({});
     check_same<bf16>({.architecture = "nanochat", .optimizer = "muon", .grows = true});
     // The third step is captured with scales of its own, the next one anew with delayed ones.

@@ -85,7 +85,7 @@ TEST_CASE("the outer step leaves the mean of the islands' weights on every rank"
 }
 
 TEST_CASE("a run of islands has the same bits again, after a resume, and with other ranks in an island",
-          "[outer_optimizer]") {
+          "[outer_optimizer][slow]") {
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"})
         for (const std::string type : {"fp32", "int8"}) {

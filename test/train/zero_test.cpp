@@ -57,7 +57,7 @@ TEST_CASE("recipes have the same bits at any number of ranks", "[zero]") {
 }
 
 TEST_CASE("averages of the last weights are what is validated and exported, and runs go on from the weights themselves",
-          "[zero]") {
+          "[zero][slow]") {
     const TinyRuns runs;
     for (const std::string dtype : {"fp32", "bf16"}) {
         const FlagMap plain = with(kEight, {{"optimizer", "muon"},

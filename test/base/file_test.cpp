@@ -9,7 +9,7 @@
 #include "llmc/base/hash.h"  // Hasher, xxh3
 #include "llmc/base/host_limits.h"
 #include "llmc/platform/platform.h"  // given_cores
-#include "test/processes.h"  // in_processes
+#include "test/processes.h"          // in_processes
 #include "test/testing.h"
 
 namespace fs = std::filesystem;

@@ -12,14 +12,14 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 58_080,
-    "sources of llmc/": 449,
+    "lines of llmc/ (sources, with comments)": 59_226,
+    "sources of llmc/": 455,
     "sources of one folder of llmc/": 59,
     "files of scripts/": 41,
-    "flags of `train_gpt train`": 95,
-    "words of README.md and doc/": 37_006,
+    "flags of `train_gpt train`": 96,
+    "words of README.md and doc/": 37_602,
     "words of dev/LOG.md and dev/log/": 14_970,
-    "lines of Makefile and make/": 716,
+    "lines of Makefile and make/": 754,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}
 

@@ -53,10 +53,11 @@ endif
 lighter  = $(if $(filter -O3,$(OPT)),$(1),$(OPT))
 LIGHT    := $(call lighter,-O1)
 TEST_OPT ?= $(call lighter,-Og)
+EMULATED_OPT ?= $(TEST_OPT)
 EMULATOR_OPT ?= -O3
 optimize = $(eval $(2): private override OPT := $(1) $(if $(IS_CLANG),,-Wno-maybe-uninitialized))
-$(call optimize,$(TEST_OPT),$(filter-out $(OPS_TESTS),$(TESTS)) $(EMULATED_TESTS) $(COLD) $(EMULATED_BACKEND) \
-  $(O)/data/tokenize.cpp.o)
+$(call optimize,$(TEST_OPT),$(filter-out $(OPS_TESTS),$(TESTS)) $(COLD) $(EMULATED_BACKEND) $(O)/data/tokenize.cpp.o)
+$(call optimize,$(EMULATED_OPT),$(EMULATED_TESTS))
 $(call optimize,$(call lighter,-O2),$(OPS_TESTS))
 # `plan` simulates a step for each GPU and number of ranks. Launches on a GPU stay fast.
 $(call optimize,$(LIGHT),$(EMULATED_KERNELS) $(O)/dev/bench/joined_% $(E)/dev/bench/% \

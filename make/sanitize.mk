@@ -41,7 +41,7 @@ msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
 	$(call try,$(call clang_for,memory,int main() {}),\
 	  +MSAN_SYMBOLIZER_PATH=$(dir $(realpath $(CLANG)))llvm-symbolizer \
 	  MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(KERNEL_TESTS) VARIANT=msan \
-	  CXX=$(CLANG) USE_OMP=0 USE_MPI=0 OPT=-O1 TEST_OPT=-O0 CXXFLAGS_EXTRA='$(MSAN_FLAGS)')
+	  CXX=$(CLANG) USE_OMP=0 USE_MPI=0 OPT=-O1 TEST_OPT=-O0 EMULATED_OPT=-O1 CXXFLAGS_EXTRA='$(MSAN_FLAGS)')
 
 # The fuzzer NAME is test/fuzz/NAME_fuzz.cpp with the initial corpus test/fuzz/corpus/NAME/. Its findings and new corpus
 # files go to the build folder. Fuzzers read files, so the training code is not linked.

@@ -18,8 +18,8 @@ BUDGET = {
     "files of scripts/": 41,
     "flags of `train_gpt train`": 96,
     "words of README.md and doc/": 37_602,
-    "words of dev/LOG.md and dev/log/": 14_970,
-    "lines of Makefile and make/": 754,
+    "words of dev/LOG.md and dev/log/": 15_091,
+    "lines of Makefile and make/": 755,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}
 

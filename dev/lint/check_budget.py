@@ -18,7 +18,7 @@ BUDGET = {
     "files of scripts/": 41,
     "flags of `train_gpt train`": 96,
     "words of README.md and doc/": 37_618,
-    "words of dev/LOG.md and dev/log/": 15_091,
+    "words of dev/LOG.md and dev/log/": 15_094,
     "lines of Makefile and make/": 755,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

@@ -61,6 +61,17 @@ def kill_session(leader):
             continue
 
 
+def kill_after(process, moment_s, alone):
+    """Kills a run at that moment, alone or with all that it has started. Whether it was still running."""
+    try:
+        process.wait(moment_s)
+        return False
+    except subprocess.TimeoutExpired:
+        process.kill() if alone else kill_session(process.pid)
+        process.wait()
+        return True
+
+
 def start(bench, out, config, bucket, err):
     script = ROOT / "scripts/bucket.sh"
     hooks = {"after_checkpoint": f"{script} put {bucket.place}", "before_resume": f"{script} get {bucket.place}"}
@@ -82,16 +93,11 @@ def at_random(bench, new_bucket=Folder):
         bucket = new_bucket(bench.scratch / f"{out.name}.far")
         is_whole = True  # nothing has killed it yet
         while True:
-            began, is_killed = time.monotonic(), False
+            began = time.monotonic()
             moment_s = bench.random.uniform(0, longest_s) if longest_s else 300
             with tempfile.TemporaryFile("w+") as err:
                 process = start(bench, out, config, bucket, err)
-                try:
-                    process.wait(moment_s)
-                except subprocess.TimeoutExpired:
-                    is_killed = True
-                    process.kill() if bench.random.random() < 0.3 else kill_session(process.pid)
-                    process.wait()
+                is_killed = kill_after(process, moment_s, bench.random.random() < 0.3)
                 err.seek(0)
                 said = err.read().strip()
             is_whole = is_whole and not is_killed

@@ -115,7 +115,7 @@ Ids next_batches(DataLoader& loader, int n) {
 
 }  // namespace
 
-TEST_CASE("the batches are those of shards on the disk, in each order, of one rank and of two", "[fetch][plain]") {
+TEST_CASE("the batches are those of shards on the disk, in each order, of one rank and of two", "[fetch]") {
     for (const Kind& kind : kKinds)
         for (const int ranks : {1, 2}) {
             INFO(kind.name << ", ranks: " << ranks);
@@ -165,7 +165,7 @@ TEST_CASE("the batches are those of shards on the disk, in each order, of one ra
         }
 }
 
-TEST_CASE("with --data-order shards an epoch has each window once, one shard after the other", "[fetch][plain]") {
+TEST_CASE("with --data-order shards an epoch has each window once, one shard after the other", "[fetch]") {
     Far data({330, 170, 10, 490});
     LoaderConfig c = data.config(data.far, DataOrder::shards, true, Packing::stream);
     c.batch_size = 1, c.batches_per_step = 1;
@@ -203,7 +203,7 @@ TEST_CASE("with --data-order shards an epoch has each window once, one shard aft
     }());
 }
 
-TEST_CASE("each source of a mixture has its shards brought", "[fetch][plain]") {
+TEST_CASE("each source of a mixture has its shards brought", "[fetch]") {
     Far one({700, 500, 900}), two({400, 800});
     const std::string far = one.far + "/*.bin:2," + two.far + "/*.bin:1",
                       near = one.near + "/*.bin:2," + two.near + "/*.bin:1";
@@ -222,7 +222,7 @@ TEST_CASE("each source of a mixture has its shards brought", "[fetch][plain]") {
     CHECK(two.most <= 2);
 }
 
-TEST_CASE("a command that fails, cuts a shard or brings another one is tried again", "[fetch][plain]") {
+TEST_CASE("a command that fails, cuts a shard or brings another one is tried again", "[fetch]") {
     Far data({700, 500, 500});
     const std::string whole = read_file(data.far + "/" + Far::name(0));
     FetchConfig fetch = data.fetch();
@@ -256,8 +256,7 @@ TEST_CASE("a command that fails, cuts a shard or brings another one is tried aga
     CHECK(ids == expected);
 }
 
-TEST_CASE("a shard that does not come is an error after a time, and at once when the run is to stop",
-          "[fetch][plain]") {
+TEST_CASE("a shard that does not come is an error after a time, and at once when the run is to stop", "[fetch]") {
     Far data({700, 500});
     data.fails = [](int) { return "ended with exit code 9"; };
     FetchConfig fetch = data.fetch();
@@ -291,7 +290,7 @@ TEST_CASE("a shard that does not come is an error after a time, and at once when
     CHECK(data.there().empty());
 }
 
-TEST_CASE("files of the user's own are used and stay, and what a killed run left is removed", "[fetch][plain]") {
+TEST_CASE("files of the user's own are used and stay, and what a killed run left is removed", "[fetch]") {
     Far data({500, 500, 500, 500});
     fs::copy(data.far + "/" + Far::name(1), data.near);
     LoaderConfig c = data.config(data.near, DataOrder::own, false, Packing::stream);
@@ -318,7 +317,7 @@ TEST_CASE("files of the user's own are used and stay, and what a killed run left
                    "train_9.bin is not in shards.json beside it: make the list"));
 }
 
-TEST_CASE("processes of a host share what one of them brings", "[fetch][plain]") {
+TEST_CASE("processes of a host share what one of them brings", "[fetch]") {
     Far data({500, 700, 600, 400, 500});
     const LoaderConfig c = data.config(data.near, DataOrder::shards, true, Packing::stream);
     LoaderConfig all = c;
@@ -356,7 +355,7 @@ TEST_CASE("processes of a host share what one of them brings", "[fetch][plain]")
     CHECK(times <= 14);
 }
 
-TEST_CASE("validation shards that are missing are brought once, and stay", "[fetch][plain]") {
+TEST_CASE("validation shards that are missing are brought once, and stay", "[fetch]") {
     Far data({300, 300});
     bring_missing(data.near + "/train_*0.bin", data.fetch());
     CHECK(data.brought == std::vector<std::string>{Far::name(0)});
@@ -368,7 +367,7 @@ TEST_CASE("validation shards that are missing are brought once, and stay", "[fet
     CHECK(data.brought.size() == 1);
 }
 
-TEST_CASE("a list that is missing or damaged is an error that says what to do", "[fetch][plain]") {
+TEST_CASE("a list that is missing or damaged is an error that says what to do", "[fetch]") {
     Far data({300, 300});
     const std::string list = data.near + "/" + kShardList, text = read_file(list);
     const auto error = [&](const std::string& pattern = "/train_*.bin") {

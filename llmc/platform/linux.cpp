@@ -257,7 +257,7 @@ std::vector<uint64_t> Poller::wait(size_t most, int wait_ms) const {
     std::vector<epoll_event> events(most);
     const int n = epoll_wait(fd_, events.data(), int(most), wait_ms);
     std::vector<uint64_t> tags;
-    for (int i = 0; i < n; i++) tags.push_back(events[size_t(i)].data.u64);
+    for (int i = 0; i < n; i++) tags.push_back(uint64_t{events[size_t(i)].data.u64});  // a copy: the struct is packed
     return tags;
 }
 

@@ -137,8 +137,13 @@ void remember_read(Cell& cell, Stamp read) {
     last = read;
 }
 
+// The emulated thread that runs on the caller, if any. While a kernel runs on one thread of the host, another one may be in
+// code that calls this checker, too: that of a test that starts ranks.
+constinit thread_local bool runs_launch = false;
+const Thread* running() { return runs_launch ? current.thread : nullptr; }
+
 void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t code) {
-    const Thread* thread = current.thread;
+    const Thread* thread = running();
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (!thread || address - race_clock.stacks < race_clock.stacks_bytes) return;  // the host, or a thread's own stack
     const bool shared = is_shared_memory(address);
@@ -175,18 +180,18 @@ void release(const void* pointer) {
 // Called before every atomic that changes a value. CUDA's own are relaxed until the thread has called __threadfence().
 void atomic_access(const void* pointer, size_t bytes, uint32_t code) {
     access(pointer, bytes, true, true, code);
-    if (!current.thread || !current.thread->fenced) return;
+    if (!running() || !running()->fenced) return;
     acquire(pointer);
     release(pointer);
 }
 // Called before atomic loads and stores with an order of their own (device_wrappers.h: published, publish).
 void atomic_load(const void* pointer, size_t bytes, int order, uint32_t code) {
     access(pointer, bytes, false, true, code);
-    if (current.thread && order == __ATOMIC_ACQUIRE) acquire(pointer);
+    if (running() && order == __ATOMIC_ACQUIRE) acquire(pointer);
 }
 void atomic_store(const void* pointer, size_t bytes, int order, uint32_t code) {
     atomic_access(pointer, bytes, code);
-    if (current.thread && order == __ATOMIC_RELEASE) release(pointer);
+    if (running() && order == __ATOMIC_RELEASE) release(pointer);
 }
 
 uint32_t code_of(const void* address) {
@@ -203,6 +208,7 @@ void race_begin_launch(uint32_t num_blocks) {
     releases.clear();
     num_releases = 0;
     findings.clear();
+    runs_launch = true;
 }
 
 void race_begin_block() {
@@ -213,6 +219,7 @@ void race_begin_block() {
 }
 
 std::string race_end_launch() {
+    runs_launch = false;
     reported.clear();
     return findings;
 }

@@ -1,4 +1,5 @@
 // The emulator's reports of races, and the effects of its thread schedules.
+#include <thread>
 #include "test/dev/emulator_testing.h"
 #ifdef ANVIL_EMULATED
 
@@ -303,6 +304,15 @@ TEST_CASE("kernels with their barriers are clean", "[emulator_races]" ON_DEVICE)
 }
 
 #ifdef ANVIL_RACE
+// The kernel starts the host's other thread, so that both run at once.
+__global__ void host_thread_reads(float* out, const float*) {
+    out[threadIdx.x] = 1;
+    if (threadIdx.x == 1) std::thread([&] { out[1] = out[0]; }).join();
+}
+TEST_CASE("what another thread of the host does meanwhile is no access of the kernel", "[emulator_races]" ON_DEVICE) {
+    CHECK(Trial().run(host_thread_reads, 1, 2).error == "");
+}
+
 TEST_CASE("a race is reported with both its places", "[emulator_races]" ON_DEVICE) {
     const auto check = [](const std::string& error, const char* kind, Lines lines) {
         INFO(error);
@@ -332,11 +342,11 @@ TEST_CASE("a race is reported with both its places", "[emulator_races]" ON_DEVIC
         racy(warps_apart<32>, 1, 64, raw, kWarpsApart);
         racy(shuffle_only<false>, 1, 32, raw, kShuffleOnly);
         racy(ldmatrix_after_write<false>, 1, 32, war, swapped(kLdmatrix));
+        racy(in_place<true>, 3, 32, "write after read on global memory", kInPlace);
     }
     racy(loop<false>, 1, kThreads, war, kLoop);
     racy(sum_over_blocks<false>, 4, 32, "write after write on global memory", {kSumOverBlocks, kSumOverBlocks});
     racy(blocks_write<false>, 2, 128, "write after write on global memory", {kBlocksWrite, kBlocksWrite});
-    racy(in_place<true>, 3, 32, "write after read on global memory", kInPlace);
     check(error_of_last_block(last_block<false>), "read after write on global memory", kLastBlock);
     const char* const global = "read after write on global memory";
     check(error_of_hand_on<by_plain_flag>(), global, kFlag);

@@ -7,6 +7,7 @@
 Trains a model of each width for some steps, twice: as it is, and with mup-base-width (the first of the widths). After each step
 train_gpt validates, and writes the root mean square of activations to its log (activation-sizes, llmc/eval/activation_sizes.h).
 What follows -- goes to train_gpt, such as --train-data; lines of a file for --model are given with --lines 'biases = false'.
+$ANVIL_PROGRAMS: the folder of train_gpt, . by default.
 
 Exit code 1: with muP a size at the widest model is not within a factor of sqrt(widest / narrowest) of that at the narrowest one.
 That is half way, on a logarithmic axis, between no growth and growth with the width.
@@ -16,6 +17,7 @@ import argparse
 import html
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -90,7 +92,8 @@ def sizes_of(width, base, args, scratch):
     out = f"{scratch}/{width}-{base}"
     lines = ["activation-sizes = true", f"mup-base-width = {base}", *args.lines]
     pathlib.Path(out + ".cfg").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [ROOT / "train_gpt", *FLAGS.split(), "--channels", str(width), "--steps", str(args.steps), "--val-every", "1"]
+    program = os.path.join(ROOT, os.environ.get("ANVIL_PROGRAMS", "./"), "train_gpt")
+    command = [program, *FLAGS.split(), "--channels", str(width), "--steps", str(args.steps), "--val-every", "1"]
     done = subprocess.run([*command, *args.flags, "--config", out + ".cfg", "--out-dir", out], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stderr.strip() or f"error: train_gpt ended with exit code {done.returncode}")

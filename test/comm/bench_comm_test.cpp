@@ -10,7 +10,7 @@ The measurements and output of `bench-comm`, between virtual ranks, and as a pro
 
 namespace {
 
-const std::string kFlags = " bench-comm --mib 1 --device cpu --threads 1";
+const std::string kFlags = " bench-comm --mib 1 --device cpu --threads 1 --comm-timeout 100";
 
 // One table of 1 KB to 1 MB, each number above zero, under a line that ends with `how`.
 void check_table(const Finished& ended, const std::string& how) {
@@ -118,7 +118,7 @@ TEST_CASE("bench-comm of ranks that would not do the same, or of one", "[bench_c
     CHECK(alone.exit_code == 2);
     CHECK(contains(alone.err, "--virtual-ranks"));
     const std::string master = " --world-size 2 --master 127.0.0.1:" + std::to_string(free_port());
-    const std::string both = program("train_gpt") + " bench-comm --device cpu" + master;
+    const std::string both = program("train_gpt") + " bench-comm --device cpu --comm-timeout 100" + master;
     const Finished unlike =
         run(both + " --rank 1 --mib 2 2>&1 & " + both + " --rank 0 --mib 1; status=$?; wait; exit $status");
     CHECK(unlike.exit_code == 2);

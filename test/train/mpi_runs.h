@@ -50,7 +50,9 @@ struct TcpRun {
         const std::string master = "127.0.0.1:" + std::to_string(free_port());
         for (int r = 0; r < n; r++) {
             const FlagMap launch = {{"rank", std::to_string(r)}, {"world-size", std::to_string(n)}, {"master", master}};
-            ranks.emplace_back(command_of(with(flags, launch)), prefix + std::to_string(r));
+            // Ten minutes, the default, would be spent for each rank that dies before it is met.
+            const FlagMap all = with(with({{"comm-timeout", "100"}}, flags), launch);
+            ranks.emplace_back(command_of(all), prefix + std::to_string(r));
         }
     }
     std::vector<Finished> finish() {

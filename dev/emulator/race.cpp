@@ -137,7 +137,7 @@ void remember_read(Cell& cell, Stamp read) {
     last = read;
 }
 
-// The emulated thread that runs on the caller, if any. While a kernel runs on one thread of the host, another one may be in
+// The emulated thread that the caller runs, if any. While a kernel runs on one thread of the host, another may be in
 // code that calls this checker, too: that of a test that starts ranks.
 constinit thread_local bool runs_launch = false;
 const Thread* running() { return runs_launch ? current.thread : nullptr; }

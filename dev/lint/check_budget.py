@@ -17,8 +17,8 @@ BUDGET = {
     "sources of one folder of llmc/": 59,
     "files of scripts/": 41,
     "flags of `train_gpt train`": 96,
-    "words of README.md and doc/": 37_618,
-    "words of dev/LOG.md and dev/log/": 15_094,
+    "words of README.md and doc/": 37_784,
+    "words of dev/LOG.md and dev/log/": 15_129,
     "lines of Makefile and make/": 755,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

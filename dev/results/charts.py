@@ -108,8 +108,8 @@ def cpu_chart(theme):
     return chart(
         theme,
         "Training on two CPU cores, beside PyTorch: measured",
-        f"Times the speed of PyTorch {first['torch'].split('+')[0]} in its fastest mode. {' and '.join(classes(results))}, "
-        f"{first['threads']} threads.",
+        f"Times the speed of PyTorch {first['torch'].split('+')[0]} in its fastest mode, with {first['threads']} threads: "
+        f"{'; '.join(classes(results))}.",
         groups,
         range(int(highest) + 1),
         lambda mark: f"{mark}x",

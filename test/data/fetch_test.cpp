@@ -160,6 +160,7 @@ TEST_CASE("the batches are those of shards on the disk, in each order, of one ra
                 CHECK(next_batches(later, 30) == next_batches(again, 30));
                 later.restore(again.state());  // and from where it was, as when a rank gets another share
                 CHECK(next_batches(later, 30) == next_batches(again, 30));
+                const std::lock_guard guard(data.mutex);
                 CHECK(data.most <= 3);
             }
         }

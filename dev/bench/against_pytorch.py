@@ -567,14 +567,18 @@ def results_of(results, name):
     return [result for result in results if result["class"] == name]
 
 
+def shown(results):
+    """What the page and the chart show: not the model of 124M-256 with short rows, which only the file has."""
+    return [result for result in results if result["config"] != "124M-64"]
+
+
 def class_text(results):
     steps = [result for result in results if "turns" in result]
     text = ""
     if steps:
         first = steps[0]
         text += f"{first['class']} ({first['machine']}), {first['date']}, PyTorch {first['torch']}"
-    shown = [r for r in steps if r["config"] != "124M-64"]  # the model of 124M-256 with short rows; the file has it
-    whole, small = [r for r in shown if not is_small(r)], [r for r in shown if is_small(r)]
+    whole, small = [r for r in shown(steps) if not is_small(r)], [r for r in shown(steps) if is_small(r)]
     if whole:
         text += f", {first['threads']} threads:\n\n" + table(
             ["model", "Anvil", "tok/s", "ms per step", "PyTorch fp32, compiled", "bf16, compiled", "times its best",

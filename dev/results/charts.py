@@ -20,7 +20,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "dev/bench"), str(ROOT / "scripts")]
-from against_pytorch import CONFIGS, best, classes, is_small, ratio  # noqa: E402
+from against_pytorch import CONFIGS, best, classes, is_small, ratio, shown  # noqa: E402
 import mup  # noqa: E402
 from coordinate_check import panels  # noqa: E402
 from perf_table import folders_of, newest_results, read_object, read_rows  # noqa: E402
@@ -36,7 +36,6 @@ BAR, GAP, SPACE = 15, 3, 17  # a bar, between the bars of a group, between group
 NAMES = {
     "small": "0.8M, T = 64",
     "mid": "11M, T = 256",
-    "124M-64": "124M, T = 64",
     "124M-256": "124M, T = 256",
 }
 
@@ -94,7 +93,7 @@ def cpu_chart(theme):
     """Speed as a multiple of PyTorch's fastest mode, and the tokens per second beside each bar."""
     results = [r for r in json.loads((ROOT / "doc/results/against-pytorch.json").read_text(encoding="utf-8")) if "turns" in r]
     groups = []
-    for result in (r for r in results if not is_small(r)):
+    for result in (r for r in shown(results) if not is_small(r)):
         turns, (_, _, _, T, B, _) = result["turns"], CONFIGS[result["config"]]
         fastest, bars = best(turns, ("fp32", "bf16")), []
         for color, key in ((3, "Anvil bf16"), (4, "Anvil fp32"), (5, best(turns, ["bf16"])), (6, best(turns, ["fp32"]))):

@@ -88,7 +88,7 @@ public:
         log_.ranks(state_.step, report.weight_hash, report.min_ms, report.median_ms, report.max_ms, report.slowest,
                    watch_->all_ms(), balance_->sequences());
         // No warning about virtual ranks: they share the cores of one process, so none of them is a slow machine.
-        if (world_.is_first() && !world_.group && report.has_straggler())
+        if (world_.is_first() && !world_.group && watch_->has_straggler())
             std::fprintf(stderr, "warning: %s%s\n", report.straggler_text().c_str(), balance_->advice().c_str());
     }
 

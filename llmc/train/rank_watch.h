@@ -10,6 +10,7 @@ time.
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>  // exchange
 #include <vector>
 #include "llmc/base/hash.h"        // hex64
 #include "llmc/base/terminal.h"    // peer_text
@@ -26,7 +27,7 @@ struct RankReport {
     int slowest = 0;
 
     // Less than a millisecond is noise, however short the steps are.
-    bool has_straggler() const { return max_ms > 1.1 * median_ms && max_ms - median_ms >= 1; }
+    bool has_slow_rank() const { return max_ms > 1.1 * median_ms && max_ms - median_ms >= 1; }
     std::string straggler_text() const {
         return format(
             "rank %d is slow: it computes %.1f ms per step, and the median of the ranks is %.1f (all wait for it)",
@@ -122,8 +123,13 @@ public:
         copy_to_host(device, &hash, sum, 1);
         const double mean_ms = steps_ > 0 ? compute_ms_ / double(steps_) : 0;
         compute_ms_ = 0, steps_ = 0;
-        return report_of_all(ranks_, hash, mean_ms, &all_ms_);
+        const RankReport report = report_of_all(ranks_, hash, mean_ms, &all_ms_);
+        const int slow_before = std::exchange(slow_rank_, report.has_slow_rank() ? report.slowest : -1);
+        has_straggler_ = slow_rank_ >= 0 && slow_rank_ == slow_before;
+        return report;
     }
+    // Whether one rank was slow in the last two comparisons. In one, a neighbor or the scheduler may have been at work.
+    bool has_straggler() const { return has_straggler_; }
     // On rank 0, each rank's computing time in ms per step, from the last comparison.
     const std::vector<double>& all_ms() const { return all_ms_; }
 
@@ -133,5 +139,7 @@ private:
     const double bytes_per_s_;
     double compute_ms_ = 0;
     int64_t steps_ = 0;
+    int slow_rank_ = -1;  // in the last comparison; -1: none
+    bool has_straggler_ = false;
     std::vector<double> all_ms_;
 };

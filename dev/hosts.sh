@@ -29,11 +29,8 @@ need() { # COMMAND:PACKAGE...
     done
 }
 
-# Processes that the trap ends, beside those on the hosts.
-busy=()
 clean_up_hosts() {
     trap '' INT TERM HUP
-    [ ${#busy[@]} = 0 ] || kill "${busy[@]}" 2>/dev/null || true
     for host in "${hosts[@]}"; do
         for pid in $(ip netns pids "$host" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null || true; done
         ip netns del "$host" 2>/dev/null || true # and the interface in it

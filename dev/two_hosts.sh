@@ -9,10 +9,10 @@
 # without MPI; with --launcher mpi one mpirun, which reaches the second host by a command of our own in place of ssh.
 #
 # It measures collectives between the hosts, then trains, and prints what the collectives of gradients and weights should
-# take by bytes and rate beside what it took, and the bytes on the line beside those that must cross it. Then it keeps one
-# host's cores busy, and the trainer must warn that this rank is slow. Needs root, Linux with network namespaces and tc's
-# token bucket, and ./train_gpt and data/tokenize as built by make ($ANVIL_PROGRAMS: where they lie). Nothing of it stays:
-# neither interfaces nor files.
+# take by bytes and rate beside what it took, and the bytes on the line beside those that must cross it. Then it stops one
+# host again and again, and the trainer must warn that this rank is slow. Needs root, Linux with network namespaces and
+# tc's token bucket, and ./train_gpt and data/tokenize as built by make ($ANVIL_PROGRAMS: where they lie). Nothing of it
+# stays: neither interfaces nor files.
 # Exit code 2: something is missing here, and says what; 1: the run went wrong.
 set -euo pipefail
 export LC_ALL=C
@@ -159,16 +159,15 @@ computed: parameters x 4 bytes x (hosts - 1) / hosts, twice, and that over the r
 headers and acknowledgements as well; ms: as the trainer logs it on rank 0, waiting for the other rank included.""")
 PYTHON
 
-echo "== a straggler: another program on the second host's cores"
-if [ "$cores" -lt 2 ]; then
-    echo "left out: it takes two cores"
-    exit 0
-fi
-for ((i = 0; i < 6 * threads; i++)); do
-    # In sessions of their own, which the scheduler gives as much as the rank.
-    setsid taskset -c "${cores_of[1]}" sh -c 'while :; do :; done' &
-    busy+=($!)
+echo "== a straggler: the second host stands still for two thirds of the time"
+start straggler train "${model[@]}" --batch-size 4 --steps "$steps" --check-replicas 5 --out-dir "$scratch/slow"
+# By signals: programs beside it would slow down the first host as well, where cores are few.
+while kill -0 "$running" 2>/dev/null; do
+    for signal in STOP CONT; do
+        # shellcheck disable=SC2046
+        kill -"$signal" $(ip netns pids "${hosts[1]}") 2>/dev/null || true
+        if [ "$signal" = STOP ]; then sleep 0.2; else sleep 0.1; fi
+    done
 done
-start straggler train "${model[@]}" --batch-size 8 --steps "$steps" --check-replicas 5 --out-dir "$scratch/slow"
 finish straggler
 grep -m 1 'rank 1 is slow' "$scratch/straggler" || fail 1 "no warning named rank 1, which was slow"

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include "llmc/base/file.h"  // read_file
 #include "test/testing.h"
 
@@ -74,8 +75,13 @@ int main(int argc, char** argv) {
     const char* given = std::getenv("ANVIL_COUNTS");
     const std::string counts = given ? given : "";
     unsetenv("ANVIL_COUNTS");
-    const ScratchFolder cache;  // keeps tests and the programs they start away from the user's cache
-    setenv("XDG_CACHE_HOME", cache.path.c_str(), 1);
+    // Keeps tests and the programs they start away from the user's cache. Test programs among these use the same
+    // folder: tests kill some of them, which could not remove their own.
+    std::optional<ScratchFolder> cache;
+    if (!std::getenv("ANVIL_TEST_CACHE")) {
+        setenv("XDG_CACHE_HOME", cache.emplace().path.c_str(), 1);
+        setenv("ANVIL_TEST_CACHE", "", 1);
+    }
     const int result = Catch::Session().run(argc, argv);
     if (!outcome.complete) return result;  // --help, --list-tests, or a mistake on the command line
     std::printf("%zu passed, %zu failed\n", outcome.passed, outcome.failed);

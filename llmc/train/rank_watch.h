@@ -37,23 +37,19 @@ struct RankReport {
 
 // The report from each rank's hash and time. Throws a SharedError that names the ranks whose hash differs.
 inline RankReport report_of(const std::vector<uint64_t>& hashes, const std::vector<double>& times) {
-    std::vector<int> odd;
     uint64_t most = hashes[0];
     const auto count = [&](uint64_t hash) { return std::count(hashes.begin(), hashes.end(), hash); };
     for (const uint64_t hash : hashes)
         if (count(hash) > count(most)) most = hash;
+    std::string odd;
     for (size_t r = 0; r < hashes.size(); r++)
-        if (hashes[r] != most) odd.push_back(int(r));
-    if (!odd.empty()) {
-        std::string list;
-        for (const int r : odd)
-            list += format("%s%d (%s)", list.empty() ? "" : ", ", r, hex64(hashes[size_t(r)]).c_str());
+        if (hashes[r] != most) odd += format("%s%zu (%s)", odd.empty() ? "" : ", ", r, hex64(hashes[r]).c_str());
+    if (!odd.empty())
         throw SharedError(
             kExitReplicas,
             format("the ranks' weights are no longer the same: the hash is %s, but not on rank %s. Memory or "
                    "a network there may be at fault; resume from the last checkpoint without it",
-                   hex64(most).c_str(), list.c_str()));
-    }
+                   hex64(most).c_str(), odd.c_str()));
     std::vector<double> sorted = times;
     std::sort(sorted.begin(), sorted.end());
     const size_t n = sorted.size();

@@ -1,9 +1,8 @@
-# Targets: race, sanitize, tsan, msan, fuzz, darwin-syntax, aarch64: the tests in other builds.
+# Targets: race, sanitize, tsan, msan, fuzz, libcxx, darwin-syntax, aarch64: the tests in other builds.
 
 # $(call try,WHAT THE TARGET NEEDS,COMMANDS): COMMANDS, unless something is missing
 try = $(if $(strip $(1)),@echo '$@: skipped: it needs $(strip $(1))',@$(2))
 CLANG ?= $(firstword $(foreach c,$(patsubst %,clang++-%,22 21 20 19 18 17 16) clang++,$(shell command -v $(c))))
-LIBCXX = $(wildcard $(dir $(realpath $(shell command -v $(CLANG))))../include/c++/v1)
 # $(call clang_for,SANITIZER,PROGRAM): what is missing if CLANG cannot link the program
 clang_for = $(if $(call builds,$(CLANG) -fsanitize=$(1),$(2)),,a clang++ whose -fsanitize=$(1) links (scripts/setup.sh \
   --clang))
@@ -16,8 +15,6 @@ race: ## the kernels' tests on the emulator under its race checker
 # clang++ 16 or newer, if it has OpenMP, compiles in half the time. Without MPI, which has small leaks, and the tests
 # tagged [plain]: long runs of what shorter tests cover, and tests that run no program of Anvil's. Tests and cold code
 # compute little and are not optimized. detect_stack_use_after_return=0: the emulator has a thousand stacks per kernel.
-# With libc++, Darwin's C++ library, if clang++ has it: the golden run must give the bits of g++. asan-realign-stack: it
-# stores arguments that are aligned to 64 bytes with one instruction, in frames that would be aligned to 32.
 SANITIZERS = -fsanitize=address,undefined -fno-sanitize=null,object-size,vptr,pointer-overflow -fno-sanitize-recover=all
 CLANG_PROBE  = \043include <omp.h>\nstruct P { int a; }; int main() { auto [a] = P(); return [a] { return a; }(); }
 SANITIZE_CXX = $(if $(and $(filter default,$(origin CXX)),\
@@ -28,8 +25,7 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 	  LSAN_OPTIONS=suppressions=$(CURDIR)/test/leaks_of_others.txt:print_suppressions=0 \
 	  $(addprefix ASAN_SYMBOLIZER_PATH=,$(wildcard $(dir $(realpath $(SANITIZE_CXX)))llvm-symbolizer)) \
 	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 \
-	  CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer $(if $(filter $(CLANG),$(SANITIZE_CXX)),\
-	    -mllvm -asan-realign-stack=64 $(if $(LIBCXX),-stdlib=libc++))'
+	  CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
 
 # The host's threads: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not instrumented.
 tsan: ## the host's tests under ThreadSanitizer
@@ -69,9 +65,14 @@ $(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(KERNELS) $(call objects,$(filter-out 
   $(patsubst %,llmc/%/%,comm optim run checkpoint train commands plan),$(FILES)))
 	$(call link,-fsanitize=fuzzer)
 
+# With libc++, Darwin's C++ library: no warning, and the bits of g++.
+LIBCXX       = $(wildcard $(dir $(realpath $(shell command -v $(CLANG))))../include/c++/v1)
+LIBCXX_NEEDS = $(if $(LIBCXX),,clang++ with libc++ (scripts/setup.sh --libcxx))
+libcxx: ## the golden run, compiled by clang++ with libc++
+	$(call try,$(LIBCXX_NEEDS),+$(SUBMAKE) run-tests OP=golden VARIANT=libcxx CXX=$(CLANG) CPU_ARCH=here USE_MPI=0 \
+	  OPT=-O1 TEST_OPT=-O0 DEBUG_INFO=-g0 CXXFLAGS_EXTRA='-stdlib=libc++ -Werror')
 # Parses what a Mac compiles, with libc++, and musl's C headers without what only Linux has (dev/darwin/). No SDK.
-DARWIN_NEEDS = $(if $(and $(LIBCXX),$(wildcard /usr/include/$(MACHINE)-linux-musl)),,clang++ with libc++ and musl-dev \
-  (scripts/setup.sh --clang))
+DARWIN_NEEDS = $(if $(wildcard /usr/include/$(MACHINE)-linux-musl),$(LIBCXX_NEEDS),musl-dev (scripts/setup.sh --libcxx))
 DARWIN_FLAGS = --target=arm64-apple-macos14 -fsyntax-only -Werror -nostdinc++ -nostdlibinc -isystem $(LIBCXX) \
   -idirafter build/darwin/include -D_BSD_SOURCE -D_XOPEN_SOURCE=700 -include dev/darwin/darwin.h
 darwin-syntax: ## parses what a Mac compiles: calls that only Linux has are errors

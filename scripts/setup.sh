@@ -5,8 +5,8 @@
 #   scripts/setup.sh --tests   also what `make test` needs: Catch2, and Open MPI unless USE_MPI=0
 #   scripts/setup.sh --venv    also Python's virtual environments
 #   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
-#   scripts/setup.sh --clang   also clang, libc++ and musl's headers: for make msan, make darwin-syntax, and make sanitize in
-#                              half the time
+#   scripts/setup.sh --clang   also clang, with which `make msan` works and `make sanitize` compiles in half the time
+#   scripts/setup.sh --libcxx  also clang with libc++, and musl's headers: make libcxx, make darwin-syntax
 #   scripts/setup.sh --oldest  also clang 14, the oldest that compiles this
 #   scripts/setup.sh --compiler   installs nothing: is the compiler new enough?
 #
@@ -19,16 +19,17 @@ cd "$(dirname "$0")/.."
 clang_format_version=18.1.8
 deps=${DEPS_DIR:-.deps}
 cxx=${CXX:-g++}
-tests= lint= venv= clang= oldest= compiler=
+tests= lint= venv= clang= libcxx= oldest= compiler=
 for arg; do
     case $arg in
     --tests) tests=1 ;;
     --venv) venv=1 ;;
     --lint) lint=1 ;;
     --clang) clang=1 ;;
+    --libcxx) libcxx=1 ;;
     --oldest) oldest=1 ;;
     --compiler) compiler=1 ;;
-    *) echo "error: $arg: expected --tests, --venv, --lint, --clang, --oldest or --compiler" >&2 && exit 2 ;;
+    *) echo "error: $arg: expected --tests, --venv, --lint, --clang, --libcxx, --oldest or --compiler" >&2 && exit 2 ;;
     esac
 done
 
@@ -63,9 +64,9 @@ if [ -n "$tests" ] && [ "${USE_MPI:-auto}" != 0 ]; then
     have mpicxx || optional+=(libopenmpi-dev)
 fi
 [ -z "$tests" ] || python3 -c 'import yaml' 2>/dev/null || optional+=(python3-yaml)
-if [ -n "$clang" ]; then
-    have clang++-19 || have clang++ || optional+=(clang-19 libclang-rt-19-dev libomp-19-dev llvm-19)
-    [ -d /usr/lib/llvm-19/include/c++ ] || optional+=(libc++-19-dev libc++abi-19-dev)
+[ -z "$clang" ] || have clang++-19 || have clang++ || optional+=(clang-19 libclang-rt-19-dev libomp-19-dev llvm-19)
+if [ -n "$libcxx" ]; then
+    [ -d /usr/lib/llvm-19/include/c++ ] || optional+=(clang-19 libomp-19-dev libc++-19-dev libc++abi-19-dev)
     [ -d "/usr/include/$(uname -m)-linux-musl" ] || optional+=(musl-dev)
 fi
 [ -z "$oldest" ] || have clang++-14 || optional+=(clang-14)

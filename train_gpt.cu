@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
         const CommandLine line = read_command_line(argc, argv);
         const Command command = line.run.command;
         const bool is_training = command == Command::train && !line.is_done && !line.run.dry_run;
+        if (is_training) outlive_broken_pipes();  // so do processes that start ranks, or start them again
         int exit_code = kExitOk;
         if (line.is_done) {
         } else if (command == Command::plan) {
@@ -80,7 +81,6 @@ int main(int argc, char** argv) {
         } else {
             // What has nothing to save ends as any program does: by a signal, or once its output is closed.
             if (is_training || line.run.streams()) catch_stop_signals();
-            if (is_training) outlive_broken_pipes();
             in_world(line, [&](World& world) { run_on_ranks(line, world); });
         }
         check_output(is_training);

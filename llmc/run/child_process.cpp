@@ -1,6 +1,7 @@
 // See child_process.h.
 #include "llmc/run/child_process.h"
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,6 +60,9 @@ int start_beside(pid_t& pid, const std::vector<std::string>& words, int input,
         posix_spawn_file_actions_adddup2(&files, input, 0);
     else
         posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    // If nobody reads stderr any more, what a command prints must not end it.
+    pollfd stderr_now = {2, 0, 0};
+    if (poll(&stderr_now, 1, 0) > 0) posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_adddup2(&files, 2, 1);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);

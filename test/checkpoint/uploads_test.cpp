@@ -1,5 +1,6 @@
 // --after-checkpoint beside a run: the order of its commands, those that fail or hang, and what waits.
 #include "llmc/checkpoint/uploads.h"
+#include <unistd.h>
 #include <filesystem>
 #include "llmc/base/file.h"          // read_file
 #include "llmc/run/child_process.h"  // why_not_run
@@ -36,6 +37,21 @@ TEST_CASE("a command of the shell is run to its end, or stopped with all that it
     CHECK(wait_until([&] { return !std::filesystem::exists(child) || contains(read_file(child), ") Z "); }));
     int asked = 0;
     CHECK(why_not_run("sleep 1000", {}, 1000, [&] { return ++asked > 3; }) == "was stopped");
+}
+
+TEST_CASE("a command that prints is run to its end, also when nobody reads stderr any more", "[uploads][plain]") {
+    const ScratchFolder scratch;
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    const int stderr_before = dup(2);
+    dup2(ends[1], 2);
+    for (const int end : ends) close(end);
+    const std::string why =
+        why_not_run("echo to stdout && echo to stderr >&2 && echo on >" + scratch / "a", {}, 100, kNever);
+    dup2(stderr_before, 2);
+    close(stderr_before);
+    CHECK(why == "");
+    CHECK(read_file(scratch / "a") == "on\n");
 }
 
 TEST_CASE("each checkpoint is copied, the newest first, and waits until then", "[uploads][plain]") {

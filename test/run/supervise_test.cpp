@@ -61,6 +61,17 @@ TEST_CASE("a supervised process that is killed goes on from its newest checkpoin
     must_succeed(runs.train("a", supervised(long_run)));
 }
 
+TEST_CASE("a supervised process is started again, also when nobody reads stderr any more", "[supervise][plain]") {
+    const TinyRuns runs;
+    const std::string out = runs.path("a"), script = runs.path("unread");
+    put_file(script, "exec " + command_of(runs.flags("a", supervised({{"steps", "200"}}))) + " 2> >(true)\n");
+    const Started run_on("bash " + script, out);
+    await_checkpoints(out);
+    REQUIRE(kill(await_child(run_on.pid), SIGKILL) == 0);
+    must_succeed(run_on.finish());
+    CHECK(checkpoint_steps(out).back() == 200);
+}
+
 TEST_CASE("supervised ranks that lose one start again together, or go on without it", "[supervise][plain]") {
     const TinyRuns runs;
     must_succeed(runs.train("straight", with(supervised({{"steps", "200"}}), {{"supervise", "false"}})));

@@ -24,15 +24,22 @@ set -euo pipefail
 export LC_ALL=C
 : "${SLURM_JOB_ID:?is not set: submit this script with sbatch}"
 
-out_dir=run/default
+# --out-dir, of which the command line counts first, then a line of --config FILE.
+out_dir='' config=''
 arguments=("$@")
 while [ $# -gt 0 ]; do
-    case $1 in
+    case ${1//_/-} in
         --out-dir) out_dir=${2-} ;;
         --out-dir=*) out_dir=${1#*=} ;;
+        --config) config=${2-} ;;
+        --config=*) config=${1#*=} ;;
     esac
     shift
 done
+if [ -z "$out_dir" ] && [ -n "$config" ]; then
+    out_dir=$(sed -nE "s/^[\"[:space:]]*out[-_]dir\"?[[:space:]]*[=:][[:space:]]*[\"']?([^\"'#]*[^\"'#,[:space:]]).*/\\1/p" "$config" | tail -n 1)
+fi
+out_dir=${out_dir:-run/default}
 mkdir -p "$out_dir"
 lost_nodes=$out_dir/lost_nodes
 touch "$lost_nodes"

@@ -23,11 +23,12 @@ struct Job {
     std::string file(const std::string& name) const {
         return std::filesystem::exists(scratch / name) ? read_file(scratch / name) : "";
     }
-    Finished run_with(const std::string& variables = "") const {
+    Finished run_with(const std::string& variables = "", const std::string& flags = "") const {
         return run("env PATH=" + (scratch / "") +
                    ":$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-3]' SLURM_NTASKS_PER_NODE=2 "
                    "SLURM_CPUS_PER_TASK=4 " +
-                   variables + " scripts/cluster/slurm.sh --depth 4 --out-dir " + scratch / "out");
+                   variables + " scripts/cluster/slurm.sh --depth 4 " +
+                   (flags.empty() ? "--out-dir " + scratch / "out" : flags));
     }
 };
 
@@ -90,5 +91,24 @@ TEST_CASE("a Slurm job is requeued as often as it may be, and not where that doe
         INFO(ended.err);
         CHECK(ended.exit_code == 0);
         CHECK(over.file("queue") == (reason == "SIGUSR1" ? "requeue 7\n" : ""));
+    }
+}
+
+TEST_CASE("the run's folder is that of the flags, also where a file has them", "[slurm][plain]") {
+    for (const std::string line : {"out-dir = \"FOLDER\"  # here", "out_dir='FOLDER'", "  out-dir = FOLDER # here",
+                                   "{\"keep\": 2,\n \"out-dir\": \"FOLDER\",\n \"steps\": 3}", ""}) {
+        INFO(line);
+        const Job job("exit 0");
+        const std::string out = job.scratch / "a run";
+        std::filesystem::create_directory(out);
+        std::ofstream(out + "/log.jsonl") << "{\"type\":\"end\",\"reason\":\"SIGUSR1\"}\n";
+        std::string text = line;
+        if (!line.empty()) text.replace(line.find("FOLDER"), 6, out);
+        std::ofstream(job.scratch / "run.conf") << text << "\n";
+        const std::string flags =
+            "--config " + job.scratch / "run.conf" + (line.empty() ? " --out_dir '" + out + "'" : "");
+        CHECK(job.run_with("", flags).exit_code == 0);
+        CHECK(job.file("queue") == "requeue 7\n");
+        CHECK(std::filesystem::exists(out + "/lost_nodes"));
     }
 }

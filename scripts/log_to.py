@@ -307,7 +307,10 @@ class Prometheus(Sender):
         self.registry = prometheus_client.CollectorRegistry()
         self.Gauge, self.gauges = prometheus_client.Gauge, {}
         self.labels = {"run": args.name or os.path.basename(os.path.abspath(args.run))}
-        self.server, _ = prometheus_client.start_http_server(args.port or self.PORT, registry=self.registry)
+        port = args.port or self.PORT
+        self.serve = lambda: prometheus_client.start_http_server(port, registry=self.registry)[0]
+        self.server = self.failure = None
+        self.save()
 
     def gauge(self, name, what):
         if name not in self.gauges:
@@ -349,10 +352,24 @@ class Prometheus(Sender):
             self.gauge(name, f"of the newest record of {group}").set(value)
 
     def save(self):
-        pass
+        """The port may be another run's, or for a while that of this script for a run that was killed."""
+        try:
+            self.server = self.server or self.serve()
+        except OSError as error:
+            if self.failure is None:
+                warn(f"prometheus says: {error}; nothing is sent until that is over")
+            self.failure = error
 
     def close(self):
-        self.server.shutdown()
+        if self.server:
+            self.server.shutdown()
+
+
+def warn(text):
+    try:
+        print("warning: " + text, file=sys.stderr)
+    except OSError:  # nobody reads it any more
+        pass
 
 
 def stdin_has_ended(wait_s):
@@ -380,11 +397,10 @@ def main():
         try:
             senders.append(services[name](args))
         except ImportError as error:
-            print(f"warning: {name} is not there ({error}): pip install {services[name].package or name}; nothing is "
-                  "sent", file=sys.stderr)
+            warn(f"{name} is not there ({error}): pip install {services[name].package or name}; nothing is sent")
             failed = True
-        except Exception as error:  # a port in use, a server that is away: none may disturb the other services
-            print(f"warning: {name} says: {error}; nothing is sent", file=sys.stderr)
+        except Exception as error:  # a server that is away, say: none may disturb the other services
+            warn(f"{name} says: {error}; nothing is sent")
             failed = True
     path = os.path.join(args.run, "log.jsonl")
     if senders and not os.path.exists(path):
@@ -397,7 +413,7 @@ def main():
             try:
                 getattr(sender, method)(*arguments)
             except Exception as error:  # of many types, and none may disturb the run or the other service
-                print(f"warning: {sender.service} says: {error}; nothing more is sent{sender.advice}", file=sys.stderr)
+                warn(f"{sender.service} says: {error}; nothing more is sent{sender.advice}")
                 senders.remove(sender)
                 failed = True
 

@@ -29,7 +29,8 @@ LogFollower::LogFollower(const std::string& log_to, const std::string& out_dir) 
         return;
     }
 
-    const int error = start_beside(pid_, {"python3", "-B", script, log_to, out_dir, "--until-stdin-ends"}, ends[0]);
+    const int error =
+        start_beside(pid_, {"python3", "-B", script, "--until-stdin-ends", "--", log_to, out_dir}, ends[0]);
     close(ends[0]);
     pipe_ = ends[1];
     if (error == 0) return;

@@ -176,6 +176,14 @@ TEST_CASE("without wandb, or if it fails, the run goes on and says so", "[log_fo
     must_succeed(failing);
     CHECK(contains(failing.err, "warning: wandb says: no API key"));
 
+    others["out-dir"] = "-b";  // no flag of the script
+    const std::string command = command_of(others);
+    const Finished dashed = run("cd " + runs.path("modules") + " && env PYTHONPATH=. WANDB_DOUBLE=calls " +
+                                (std::filesystem::current_path() / command).string());
+    must_succeed(dashed);
+    CHECK(dashed.err == "");
+    CHECK(calls_in(runs.path("modules/calls"))[0][0] == "init");
+
     others["out-dir"] = runs.path("c");
     const Finished no_python = run("env PATH=/nowhere " + command_of(others));
     must_succeed(no_python);
@@ -185,6 +193,32 @@ TEST_CASE("without wandb, or if it fails, the run goes on and says so", "[log_fo
         run("env PYTHONPATH='" + runs.path("modules") + "' python3 -B scripts/log_to.py wandb " + runs.path("none"));
     CHECK(missing.exit_code == 2);
     CHECK(contains(missing.err, "error: cannot read " + runs.path("none/log.jsonl")));
+}
+
+TEST_CASE("a port that is in use at first is served once it is free", "[log_follower]") {
+    const TinyRuns runs;
+    make_folders(runs.path("modules"));
+    put_file(runs.path("modules/prometheus_client.py"), R"(
+import os
+asked = []
+class CollectorRegistry: pass
+class Gauge:
+    def __init__(self, *words, registry): pass
+    def labels(self, **words): return self
+    def set(self, value): pass
+    def inc(self, value=1): pass
+class Server:
+    def shutdown(self): open(os.environ["SERVED"], "a").close()
+def start_http_server(port, registry):
+    asked.append(port)
+    if len(asked) == 1: raise OSError("port %d is in use" % port)
+    return Server(), None
+)");
+    const Finished ended = run("env SERVED='" + runs.path("served") + "' PYTHONPATH='" + runs.path("modules") + "' " +
+                               command_of(runs.flags("a", {{"log-to", "prometheus:7"}})));
+    must_succeed(ended);
+    CHECK(ended.err == "warning: prometheus says: port 7 is in use; nothing is sent until that is over\n");
+    CHECK(std::filesystem::exists(runs.path("served")));
 }
 
 TEST_CASE("--log-to tensorboard writes every number once, through kills and resumes", "[log_follower]") {

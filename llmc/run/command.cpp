@@ -420,6 +420,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         !std::filesystem::exists(resume, ignored))
         line.given.given["resume"].text = resume = checkpoint_path(line.run.out_dir, std::stol(resume));
     if (is_train && line.run.launch.supervise && resume.empty()) resume = "auto";
+    require(line.run.before_resume.empty() || resume == "auto",
+            "--before-resume brings the newest checkpoint of a run for --resume auto, and --resume is '%s': give "
+            "--resume auto, or leave --before-resume out",
+            resume.c_str());
     note_given(line.run, line.given);
     // With the user's own training data, tiny Shakespeare is not a validation set.
     if (line.given.has("train-data") && !line.given.has("val-data")) line.run.val_data.clear();

@@ -182,7 +182,9 @@ void check_first_has_newest(const std::string& out_dir, Ranks& ranks) {
 // all attempts together end before that. Returns why it was not done; "": it was.
 std::string run_before_resume(const RunFlags& flags) {
     constexpr int kAttempts = 3;
-    const std::string out_dir = std::filesystem::absolute(flags.resume == "auto" ? flags.out_dir : flags.resume);
+    const std::string out_dir = std::filesystem::absolute(flags.out_dir);
+    std::error_code ignored;  // the command will say more
+    std::filesystem::create_directories(out_dir, ignored);
     const auto began = std::chrono::steady_clock::now();
     std::string why;
     for (int attempt = 0; attempt < kAttempts; attempt++) {

@@ -61,6 +61,27 @@ TEST_CASE("a bucket has every checkpoint, and a run goes on from it on a new dis
     CHECK(verify(step_folder(runs.bucket, 12)).why == "");
 }
 
+TEST_CASE("--before-resume has the run's folder, and none that is not its run's", "[bucket][plain]") {
+    const BucketRuns runs;
+    must_succeed(runs.resume_there("a"));
+    const std::string copy = "cp -r " + runs.bucket + "/step_00000008 " + runs.bucket + "/step_00000006 $ANVIL_OUT_DIR";
+    const Finished there = runs.resume_there("b", {{"before-resume", copy}, {"steps", "10"}});
+    must_succeed(there);
+    CHECK(contains(there.out, "resume from " + step_folder(runs.path("b"), 8) + " at step 8"));
+    // Without --resume a run would begin anew, and replace what is in the bucket; with one checkpoint it is not a folder
+    // to bring others to.
+    for (const std::string& resume : {std::string(), step_folder(runs.path("b"), 10), runs.path("b")}) {
+        const Finished ended =
+            runs.resume_there("b", {{"resume", resume}, {"before-resume", "touch " + runs.path("ran")}});
+        CHECK(ended.exit_code == kExitUsage);
+        CHECK(contains(ended.err,
+                       "error: --before-resume brings the newest checkpoint of a run for --resume auto, and "
+                       "--resume is '" +
+                           resume + "': give --resume auto, or leave --before-resume out\n"));
+        CHECK_FALSE(fs::exists(runs.path("ran")));
+    }
+}
+
 TEST_CASE("of a checkpoint that is replaced a bucket never has half", "[bucket][plain]") {
     const BucketRuns runs;
     must_succeed(runs.resume_there("a", {{"steps", "2"}}));

@@ -121,7 +121,8 @@ void prepare_process() {
     open_standard_files();
     catch_cut_files();
     outlive_file_limits();
-    set_process_name();  // else ps shows "exe" (omp_spin.h)
+    std::signal(SIGCHLD, SIG_DFL);  // where it is ignored, as a parent may leave it, nobody learns how a child ends
+    set_process_name();             // else ps shows "exe" (omp_spin.h)
     let_threads_use_given_cores();
     raise_file_limit();
     check_openmp();

@@ -107,7 +107,7 @@ std::string why_not_run(const std::string& command, const std::vector<std::strin
 }
 
 bool forward(int signal, const std::vector<pid_t>& children) {
-    for (const pid_t child : children) kill(child, signal == SIGTSTP ? SIGSTOP : signal);
+    for (const pid_t child : children) kill(child, signal);
     if (signal == SIGTSTP) raise(SIGSTOP);
     return signal != SIGTSTP && signal != SIGCONT;
 }

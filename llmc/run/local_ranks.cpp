@@ -81,13 +81,13 @@ public:
         while (!ranks_.empty()) {
             int status = 0;
             if (const pid_t ended = waitpid(-1, &status, WNOHANG); ended > 0) {
-                const int rank = ranks_[ended];
-                ranks_.erase(ended);
+                const auto rank = ranks_.extract(ended);  // none: process 1 of a container gets the orphans, too
                 // A signal comes first: ranks that lose another end by themselves, and may be seen before it.
                 const bool is_cause = WIFSIGNALED(status) && !WIFSIGNALED(first_failure) && !is_told;
-                if (status == 0 || (first_failure && !is_cause)) continue;
+                if (rank.empty() || status == 0 || (first_failure && !is_cause)) continue;
                 first_failure = status;
-                if (WIFSIGNALED(status)) std::fprintf(stderr, "error: rank %d %s\n", rank, ending_of(status).c_str());
+                if (WIFSIGNALED(status))
+                    std::fprintf(stderr, "error: rank %d %s\n", rank.mapped(), ending_of(status).c_str());
                 continue;
             }
             // Supervised ranks may go on without the one that failed.
@@ -140,12 +140,18 @@ private:
 int local_ranks(const CommandLine& line) {
     const LaunchFlags& flags = line.run.launch;
     if (flags.rank >= 0 || line.error) return 0;  // a rank that was started here
-    if (flags.nproc_per_node > 0) return flags.nproc_per_node;
     const char* const per_host = std::getenv(kPerHost);
-    const bool is_torchruns = std::getenv("TORCHELASTIC_RUN_ID") != nullptr;
-    char* end = nullptr;
-    const long n = per_host && !is_torchruns ? std::strtol(per_host, &end, 10) : 0;
-    return end && !*end && n > 1 && n < (1 << 16) ? int(n) : 0;
+    long n = flags.nproc_per_node;
+    if (n == 0 && per_host && !std::getenv("TORCHELASTIC_RUN_ID")) {
+        char* end = nullptr;
+        n = std::strtol(per_host, &end, 10);
+        if (*end || n <= 1 || n >= (1 << 16)) n = 0;
+    }
+    // Else each host would train alone.
+    require(flags.nnodes > 0 ? n > 0 : flags.node_rank < 0,
+            "--nnodes %d --node-rank %d: expected both, and with them --nproc-per-node, the number of ranks on a host",
+            flags.nnodes, flags.node_rank);
+    return int(n);
 }
 
 int run_local_ranks(const RunFlags& flags, int n, char** argv) { return RanksOfHost(flags, n, argv).run(); }

@@ -1,6 +1,7 @@
 // --nproc-per-node: ranks that one command starts on each host, how they meet, and how they end.
 #include "llmc/run/local_ranks.h"
 #include <signal.h>
+#include <fstream>
 #include "test/train/mpi_runs.h"
 
 namespace {
@@ -80,6 +81,56 @@ TEST_CASE("of ranks that one command has started one dies, and all end as it did
     CHECK(wait_until([&] { return ranks_of(other).empty(); }, 60));
 }
 
+TEST_CASE("a process that a command of the user's leaves behind is taken for no rank", "[local_ranks][plain]") {
+    const TinyRuns runs;
+    // It becomes a child of the one that has started the ranks if that is process 1 of a container, or as here.
+    const std::string adopts =
+        "import ctypes, os, sys; assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0; "
+        "os.execvp(sys.argv[1], sys.argv[1:])";  // PR_SET_CHILD_SUBREAPER
+    // The first command leaves one, which ends when its parent has; the second waits for that.
+    const std::string pid = runs.path("pid"), while_there = "do sleep 0.01; done 2>" + runs.path("gone");
+    const std::string command = "if [ -e " + pid + " ]; then while kill -0 $(cat " + pid + "); " + while_there +
+                                "; else (while kill -0 $$; " + while_there + "; exit 7) & echo $! >" + pid + "; fi";
+    const FlagMap leaves = {{"checkpoint-every", "4"}, {"steps", "8"}, {"after-checkpoint", command}};
+    const Finished ended =
+        run("python3 -c '" + adopts + "' " + command_of(runs.flags("a", with(kEight, leaves))) + kTwo);
+    must_succeed(ended);
+    CHECK(ended.err == "");
+}
+
+TEST_CASE("how processes end is seen, also where SIGCHLD was ignored", "[local_ranks][plain]") {
+    const TinyRuns runs;
+    const std::string ignores =
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+        "os.execvp(sys.argv[1], sys.argv[1:])";
+    const Finished ended =
+        run("timeout -k 5 100 python3 -c '" + ignores + "' " +
+            command_of(runs.flags("a", with(kEight, {{"steps", "4"}, {"after-checkpoint", "exit 7"}}))) + kTwo);
+    must_succeed(ended);
+    CHECK(contains(ended.err, "warning: --after-checkpoint of step 4 ended with exit code 7; it is tried again"));
+}
+
+TEST_CASE("Ctrl-Z stops all processes that one command has started, and fg continues them", "[local_ranks][plain]") {
+    const TinyRuns runs;
+    const std::string out = runs.path("a");
+    const Started run_on(command_of(runs.flags("a", endless())) + kTwo + " --supervise", out);
+    REQUIRE(wait_until([&] { return has_steps(out, 3); }, 120));
+    const std::vector<RankOfRun> all = ranks_of(out);
+    CHECK(all.size() == 5);  // two ranks, the supervisor of each, and the command
+    const auto are_stopped = [&](bool stopped) {
+        return std::all_of(all.begin(), all.end(), [&](const RankOfRun& process) {
+            std::string pid, name, state;
+            std::ifstream("/proc/" + std::to_string(process.pid) + "/stat") >> pid >> name >> state;
+            return (state == "T") == stopped;
+        });
+    };
+    REQUIRE(kill(run_on.pid, SIGTSTP) == 0);
+    CHECK(wait_until([&] { return are_stopped(true); }, 60));
+    REQUIRE(kill(run_on.pid, SIGCONT) == 0);
+    CHECK(wait_until([&] { return are_stopped(false); }, 60));
+    CHECK(run_on.finish(SIGTERM).exit_code == 0);
+}
+
 TEST_CASE("a signal to the command that has started ranks stops all of them after a checkpoint",
           "[local_ranks][plain]") {
     const TinyRuns runs;
@@ -111,6 +162,9 @@ TEST_CASE("what cannot be started on a host is said once", "[local_ranks]") {
                    "--node-rank -1: expected the number of this host, from 0 to 1 (--nnodes 2)"));
     CHECK(contains(refusal("", {{"nproc-per-node", "2"}, {"nnodes", "2"}, {"node-rank", "1"}}),
                    "--nnodes 2 needs --master HOST:PORT, where host 0 is"));
+    for (const FlagMap& flags :
+         {FlagMap{{"nnodes", "2"}}, {{"node-rank", "1"}}, {{"nproc-per-node", "2"}, {"node-rank", "1"}}})
+        CHECK(contains(refusal("", flags), "expected both, and with them --nproc-per-node"));
     CHECK(contains(refusal("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1", {{"nproc-per-node", "2"}}),
                    "--nproc-per-node 2 starts the ranks of a host, and "));
     if (mpi_is_built_in())

@@ -5,6 +5,7 @@ ranks, and its result is dropped. That it was not finished is seen in the log, n
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <fstream>
 #include "llmc/run/stop.h"            // catch_stop_signals
 #include "test/eval/tasks_fixture.h"  // questions
 #include "test/train/host_runs.h"     // Hosts
@@ -125,4 +126,32 @@ TEST_CASE("a signal ends the scoring of tasks, and the step before it is saved",
     CHECK(records_in(out, "warning").empty());
     CHECK(contains(done.out, "stopped by SIGINT: step 3 is saved in " + step_folder(out, 3) +
                                  "; the same command continues from there\n"));
+}
+
+TEST_CASE("a second signal ends a run at once, also as process 1 of a container", "[stop][plain]") {
+    const TinyRuns runs;
+    const std::string container = "unshare --user --map-root-user --pid --fork --kill-child ";
+    for (const std::string& inside : {std::string(), container}) {
+        if (run(inside + "true").exit_code != 0) {
+            WARN("skipped: this system lets no user make a process namespace");
+            continue;
+        }
+        const std::string name = inside.empty() ? "a" : "b", out = runs.path(name);
+        const FlagMap hangs = {{"after-checkpoint", "while [ -e " + out + " ]; do sleep 0.1; done"}};
+        const Started started(inside + command_of(runs.flags(name, hangs)), out);
+        REQUIRE(wait_until([&] { return has_steps(out, 1) && !records_in(out, "end").empty(); }, 120));
+        pid_t process = started.pid;
+        if (!inside.empty()) {
+            const std::string pid = std::to_string(started.pid);
+            std::ifstream("/proc/" + pid + "/task/" + pid + "/children") >> process;
+        }
+        siginfo_t ended = {};
+        CHECK(wait_until(
+            [&] {
+                kill(process, SIGINT);  // the run has ended, and waits for the copy
+                return waitid(P_PID, id_t(started.pid), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0;
+            },
+            60));
+        CHECK(started.finish(SIGKILL).exit_code == 128 + SIGINT);
+    }
 }

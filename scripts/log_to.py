@@ -15,8 +15,8 @@ W&B: flags and machine are the config of the run there, the last sample and the 
 a resumed run repeats are not sent again. WANDB_PROJECT, WANDB_ENTITY and the like are wandb's own variables; the default
 project is `anvil`.
 
-MLflow and trackio: the same, but steps that a resumed run repeats are sent again, and the later ones count.
-MLFLOW_TRACKING_URI says where to, by default RUN/mlflow.db; trackio has a folder of its own, or TRACKIO_SPACE_ID.
+MLflow and trackio: the same. MLFLOW_TRACKING_URI says where to, by default RUN/mlflow.db; trackio has a folder of its own, or
+TRACKIO_SPACE_ID.
 
 Prometheus: the newest number of each kind as a gauge, in base units: anvil_train_loss, anvil_val_loss,
 anvil_train_tokens_per_second, anvil_train_step_seconds, anvil_checkpoint_timestamp_seconds (the age is `time() -` that)

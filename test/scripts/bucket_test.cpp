@@ -68,8 +68,7 @@ TEST_CASE("--before-resume has the run's folder, and none that is not its run's"
     const Finished there = runs.resume_there("b", {{"before-resume", copy}, {"steps", "10"}});
     must_succeed(there);
     CHECK(contains(there.out, "resume from " + step_folder(runs.path("b"), 8) + " at step 8"));
-    // Without --resume a run would begin anew, and replace what is in the bucket; with one checkpoint it is not a folder
-    // to bring others to.
+    // Without --resume a run would begin anew and replace what is in the bucket; a checkpoint's folder is for no other.
     for (const std::string& resume : {std::string(), step_folder(runs.path("b"), 10), runs.path("b")}) {
         const Finished ended =
             runs.resume_there("b", {{"resume", resume}, {"before-resume", "touch " + runs.path("ran")}});

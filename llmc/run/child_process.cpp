@@ -56,10 +56,8 @@ int start_beside(pid_t& pid, const std::vector<std::string>& words, int input,
 
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    if (input >= 0)
-        posix_spawn_file_actions_adddup2(&files, input, 0);
-    else
-        posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    if (input >= 0) posix_spawn_file_actions_adddup2(&files, input, 0);
     // If nobody reads stderr any more, what a command prints must not end it.
     pollfd stderr_now = {2, 0, 0};
     if (poll(&stderr_now, 1, 0) > 0) posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);

@@ -140,13 +140,11 @@ private:
 int local_ranks(const CommandLine& line) {
     const LaunchFlags& flags = line.run.launch;
     if (flags.rank >= 0 || line.error) return 0;  // a rank that was started here
-    const char* const per_host = std::getenv(kPerHost);
+    const char* const per_host = std::getenv("TORCHELASTIC_RUN_ID") ? nullptr : std::getenv(kPerHost);
+    char* end = nullptr;
     long n = flags.nproc_per_node;
-    if (n == 0 && per_host && !std::getenv("TORCHELASTIC_RUN_ID")) {
-        char* end = nullptr;
-        n = std::strtol(per_host, &end, 10);
-        if (*end || n <= 1 || n >= (1 << 16)) n = 0;
-    }
+    if (n == 0 && per_host) n = std::strtol(per_host, &end, 10);
+    if (end && (*end || n <= 1 || n >= (1 << 16))) n = 0;
     // Else each host would train alone.
     require(flags.nnodes > 0 ? n > 0 : flags.node_rank < 0,
             "--nnodes %d --node-rank %d: expected both, and with them --nproc-per-node, the number of ranks on a host",

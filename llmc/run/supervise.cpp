@@ -44,16 +44,12 @@ public:
             if (stop_ || !is_lost) return end_as(status);
             fruitless = count_saved() ? 0 : fruitless + 1;
             const std::string ending = ending_of(status);
-            if (fruitless == kFruitless) {
-                std::fprintf(stderr,
-                             "error: --supervise: %s %s, the %dth time in a row before a checkpoint: not started "
-                             "again\n",
-                             who_.c_str(), ending.c_str(), kFruitless);
-                return end_as(status);
-            }
-            if (restarts == flags_.launch.max_restarts) {
-                std::fprintf(stderr, "error: --supervise: %s %s, and was started again %d times (max-restarts)\n",
-                             who_.c_str(), ending.c_str(), restarts);
+            const bool in_vain = fruitless == kFruitless;
+            if (in_vain || restarts == flags_.launch.max_restarts) {
+                const char* const why = in_vain ? "the %dth time in a row before a checkpoint: not started again"
+                                                : "and was started again %d times (max-restarts)";
+                std::fprintf(stderr, "error: --supervise: %s %s, %s\n", who_.c_str(), ending.c_str(),
+                             format(why, in_vain ? kFruitless : restarts).c_str());
                 return end_as(status);
             }
             const double pause_s = std::min(kLongestPauseS, kFirstPauseS * (1 << fruitless));
@@ -81,19 +77,15 @@ private:
     }
 
     void take(int signal) {
-        if (signal == SIGCHLD) return;
+        if (signal <= 0 || signal == SIGCHLD) return;
         stop_ |= forward(signal, child_ > 0 ? std::vector{child_} : std::vector<pid_t>());
     }
 
     int await_end() {
-        for (;;) {
-            int status = 0;
-            if (waitpid(child_, &status, WNOHANG) == child_) {
-                child_ = -1;
-                return status;
-            }
-            if (const int signal = next_signal(signals_); signal > 0) take(signal);
-        }
+        int status = 0;
+        while (waitpid(child_, &status, WNOHANG) != child_) take(next_signal(signals_));
+        child_ = -1;
+        return status;
     }
 
     void pause(double seconds) {
@@ -102,7 +94,7 @@ private:
         while (!stop_) {
             const double left_s = Seconds(end - std::chrono::steady_clock::now()).count();
             if (left_s <= 0) return;
-            if (const int signal = next_signal(signals_, left_s); signal > 0) take(signal);
+            take(next_signal(signals_, left_s));
         }
     }
 

@@ -340,7 +340,8 @@ def main():
     begin, end = "<!-- published: dev/results/published.py -->", "<!-- end of published -->"
     tables, problems = published.text(ROOT / "doc/results/published.json", plan, table)
     if tables:
-        wanted[page] = between(page, begin, end, tables, wanted[page])
+        wanted[page] = between(page, begin, end, tables[0], wanted[page])
+        wanted[ROOT / "doc/results/published.txt"] = tables[1]
     for problem in problems:
         print(f"doc/results/published.json: {problem}")
     begin, end = "<!-- fits: dev/results/predict.py -->", "<!-- end of fits -->"

@@ -61,7 +61,7 @@ def cells(row, cases):
 
 
 def text(file, plan, table):
-    """(the tables or None, a list of problems)"""
+    """(the page's tables and that of all rows, or None; a list of problems)"""
     published = json.loads(file.read_text(encoding="utf-8"))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         planned = pool.map(lambda row: cases_of(row, published["models"], plan), published["rows"])
@@ -79,11 +79,19 @@ def text(file, plan, table):
             f"{round(min(errors)):+d} to {round(max(errors)):+d} %", f"{len(errors) - beyond} within {limit} %",
         ])  # fmt: skip
     header = ["GPU", "model", "by", "published", "predicted", "error"]
-    whys = [[row.get("bound") or row["outside"], *cells(row, cases)] for row, cases in rows if "bound" in row or "outside" in row]
-    return (
+
+    def with_reasons(key):
+        return table(["why", *header], [[row[key], *cells(row, cases)] for row, cases in rows if key in row], 4)
+
+    tables = (
         table(["GPU", "rows", "mean error", "mean magnitude", "range", "goal"], families)
-        + "\nEach row that counts, in tokens per second of a GPU:\n\n"
+        + "\nRows outside their limit, in tokens per second of a GPU:\n\n"
+        + with_reasons("outside")
+    )
+    all_rows = (
+        "Tokens per second of a GPU. Rows that count:\n\n"
         + table(header, [cells(row, cases) for row, cases in counted], 3)
-        + "\nWhat does not count, and what is outside its limit:\n\n"
-        + table(["why", *header], whys, 4)
-    ), list(problems(rows))
+        + "\nRows that do not count, and why:\n\n"
+        + with_reasons("bound")
+    )
+    return (tables, all_rows), list(problems(rows))

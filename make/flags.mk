@@ -11,7 +11,7 @@ ARCH_avx512_bf16 := -march=x86-64-v4 -mavx512bf16
 ARCH_only         = -m$(if $(and $(IS_DARWIN),$(filter arm64,$(MACHINE))),cpu,arch)=$(CPU_ARCH:here=native)
 KNOWS_LEVELS := $(if $(IS_DARWIN),,$(call succeeds,$(CXX) $(ARCH_avx512_bf16) -E -x c++ /dev/null))
 LEVELS_here   = $(if $(KNOWS_LEVELS),$(shell echo ANVIL_CPU_LEVEL | \
-  $(CXX) -march=native -include llmc/base/level.h -E -P -x c++ -))
+  $(CXX) -march=native -include llmc/base/processor.h -I. -E -P -x c++ - | tail -n 1))
 LEVELS       := $(or $(LEVELS_$(CPU_ARCH)),only)
 ARCH          = $(if $(filter only,$(LEVELS)),$(ARCH_only),$(ARCH_baseline))
 HERE          = $(if $(filter only,$(LEVELS)),$(ARCH_only),-march=native)

@@ -7,7 +7,20 @@ variable ANVIL_CPU_ISA=avx2 selects a lower level, which computes the same bits.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
+
+// The level that this object is compiled for, as a CpuLevel. For CPU_ARCH=here make/flags.mk reads it for this
+// processor.
+#if !(defined(__AVX2__) && defined(__BMI__) && defined(__BMI2__) && defined(__F16C__) && defined(__FMA__) && \
+      defined(__LZCNT__) && defined(__MOVBE__))
+#define ANVIL_CPU_LEVEL baseline
+#elif !(defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512CD__) && defined(__AVX512DQ__) && \
+        defined(__AVX512VL__))
+#define ANVIL_CPU_LEVEL avx2
+#elif !defined(__AVX512BF16__)
+#define ANVIL_CPU_LEVEL avx512
+#else
+#define ANVIL_CPU_LEVEL avx512_bf16
+#endif
 
 enum class CpuLevel {
     baseline,     // every processor of its architecture: SSE2, or NEON on Arm

@@ -26,12 +26,11 @@ Unlike ranks under MPI and TCP, these do not notice when one of them dies: the c
 #include <memory>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"         // ensure, format
-#include "llmc/base/file.h"          // read_file
-#include "llmc/comm/host_network.h"  // HostNetwork
-#include "llmc/comm/ranks.h"         // Ranks
-#include "llmc/comm/watchdog.h"      // Watchdog
-#include "test/testing.h"            // Finished, ScratchFolder
+#include "llmc/base/check.h"     // ensure, format
+#include "llmc/base/file.h"      // read_file
+#include "llmc/comm/ranks.h"     // Ranks, HostNetwork
+#include "llmc/comm/watchdog.h"  // Watchdog
+#include "test/testing.h"        // Finished, ScratchFolder
 
 // One socket to each of the other ranks.
 class SocketRanks : public Ranks {

@@ -47,8 +47,7 @@ The ranks' watchdog watches every collective and can name the missing ranks. The
 #include "llmc/comm/host/host_layout.h"     // HostLayout
 #include "llmc/comm/host/shared_buffers.h"  // SharedBuffers
 #include "llmc/comm/host/shared_memory.h"   // SharedMemory
-#include "llmc/comm/host_network.h"         // HostNetwork
-#include "llmc/comm/ranks.h"                // Ranks
+#include "llmc/comm/ranks.h"                // Ranks, HostNetwork
 #include "llmc/comm/watchdog.h"             // Watchdog
 #include "llmc/cpu/device.h"                // Cpu
 

@@ -15,7 +15,7 @@ sends its own part. So each host sends (hosts - 1) / hosts of a buffer.
 #include <vector>
 #include "llmc/comm/host/host_barrier.h"  // HostBarrier
 #include "llmc/comm/host/host_layout.h"   // HostLayout
-#include "llmc/comm/host_network.h"       // HostNetwork
+#include "llmc/comm/ranks.h"              // HostNetwork
 #include "llmc/cpu/device.h"              // Cpu
 
 class HostExchange {

@@ -15,9 +15,8 @@ forwards to that of all ranks. So all islands must make the same calls of it, wh
 #include <memory>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"         // format
-#include "llmc/comm/host_network.h"  // HostNetwork
-#include "llmc/comm/ranks.h"         // Ranks
+#include "llmc/base/check.h"  // format
+#include "llmc/comm/ranks.h"  // Ranks, HostNetwork
 
 // The place of a rank among the islands.
 struct IslandPlace {

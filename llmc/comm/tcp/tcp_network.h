@@ -19,8 +19,8 @@ which may know the reason. A silent connection is left to the watchdog.
 #pragma once
 #include <memory>
 #include <vector>
-#include "llmc/comm/host_network.h"  // HostNetwork
-#include "llmc/comm/tcp/meeting.h"   // Meeting
+#include "llmc/comm/ranks.h"        // HostNetwork
+#include "llmc/comm/tcp/meeting.h"  // Meeting
 
 // The number of connections between two hosts. Measured, two against one: the same speed on a line of 1 Gbit/s, where
 // more than two are slower, and a third faster on a line that one connection cannot fill (dev/LOG.md).

@@ -22,9 +22,9 @@ along k (llmc/base/fp8.h).
 #include <compare>
 #include <cstdint>
 #include <string>
-#include "llmc/base/check.h"  // ensure, format
-#include "llmc/base/dtype.h"  // DType
-#include "llmc/base/fp8.h"    // kMxBlock
+#include "llmc/base/check.h"   // ensure, format
+#include "llmc/base/tensor.h"  // DType
+#include "llmc/base/fp8.h"     // kMxBlock
 
 // What is done to the product before it is stored, or computed along with it. gelu is the tanh form; aux has the type
 // of out and is (m, n), but for row_sums (m).

@@ -14,7 +14,7 @@ Weights keep their data type unless --dtype gives another one.
 */
 #pragma once
 #include <string>
-#include "llmc/base/dtype.h"            // DType
+#include "llmc/base/tensor.h"           // DType
 #include "llmc/interop/stored_model.h"  // StoredModel
 
 // Writes the folder atomically. Returns a line or two that describe its content.

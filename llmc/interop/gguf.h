@@ -14,7 +14,7 @@ channels. The scaling of Llama 3.1's positions is a tensor of divisors of the fr
 */
 #pragma once
 #include <string>
-#include "llmc/base/dtype.h"                // DType
+#include "llmc/base/tensor.h"               // DType
 #include "llmc/interop/stored_model.h"      // StoredModel
 #include "llmc/interop/tokenizer_export.h"  // ByteLevelTokenizer, TokenFacts
 

@@ -17,7 +17,7 @@ Matrices are (out, in), as in Anvil. The header determines each tensor's offset 
 #include <functional>
 #include <string>
 #include <vector>
-#include "llmc/base/dtype.h"        // DType
+#include "llmc/base/tensor.h"       // DType
 #include "llmc/base/file.h"         // MappedFile
 #include "llmc/model/parameters.h"  // ParameterList
 

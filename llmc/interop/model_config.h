@@ -23,7 +23,7 @@ dev/interop/check_models.py changes every field that transformers reads, one at 
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/dtype.h"   // DType
+#include "llmc/base/tensor.h"  // DType
 #include "llmc/model/shape.h"  // GptShape
 
 enum class ModelFamily { gpt2, llama, nanochat, anvil };

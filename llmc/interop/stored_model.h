@@ -29,8 +29,7 @@ Rotary positions pair channel j of a head with channel j + HS/2, as in transform
 #include <memory>
 #include <string>
 #include <vector>
-#include "llmc/base/dtype.h"            // DType
-#include "llmc/base/tensor.h"           // Tensor
+#include "llmc/base/tensor.h"           // Tensor, DType
 #include "llmc/interop/model_config.h"  // ModelFamily
 #include "llmc/model/parameters.h"      // ParameterList
 

@@ -13,7 +13,7 @@ piece by the rule of its group (update_rules.h):
 #include <optional>
 #include <type_traits>
 #include <vector>
-#include "llmc/base/dtype.h"          // DType
+#include "llmc/base/tensor.h"         // DType
 #include "llmc/comm/comm.h"           // Comm
 #include "llmc/model/parameters.h"    // ParameterList, Buffer
 #include "llmc/ops/ops.h"             // Ops

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include "llmc/base/check.h"  // ensure
-#include "llmc/base/dtype.h"  // size_of
+#include "llmc/base/check.h"   // ensure
+#include "llmc/base/tensor.h"  // size_of
 
 namespace {
 

@@ -18,7 +18,7 @@ It is 0 before the first step.
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/dtype.h"              // DType
+#include "llmc/base/tensor.h"             // DType
 #include "llmc/ops/moments.h"             // MomentRounding
 #include "llmc/ops/step_scalars.h"        // StepScalars
 #include "llmc/ops/ops.h"                 // Ops

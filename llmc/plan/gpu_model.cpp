@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include "llmc/base/dtype.h"  // is_fp8, size_of
+#include "llmc/base/tensor.h"  // is_fp8, size_of
 
 namespace {
 

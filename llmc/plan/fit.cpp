@@ -1,5 +1,5 @@
-// See fit.h.
-#include "llmc/plan/fit.h"
+// `plan --fit`: see plan.h.
+#include "llmc/plan/plan.h"
 #include <algorithm>
 #include <map>
 #include "llmc/base/check.h"     // format

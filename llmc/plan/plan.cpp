@@ -10,7 +10,6 @@
 #include "llmc/model/flops.h"         // flops_per_token
 #include "llmc/interop/adapter.h"     // splits_adapters
 #include "llmc/optim/state_layout.h"  // optimizer_memory, least_offload, state_bytes
-#include "llmc/plan/fit.h"            // fit_run
 #include "llmc/plan/trace_report.h"   // parts_text, launch_table, limits_text, predicted_chrome_trace
 #include "llmc/plan/traced_step.h"    // trace_step, traced_workspace
 #include "llmc/run/step_config.h"     // gradient_bytes

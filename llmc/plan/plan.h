@@ -9,6 +9,7 @@ are three cases, low, mid and high, because its constants are not measured here.
 the GPU can be replaced (--tflops, --bandwidth, ...).
 
   --gpu A,B --world-size 8,64     every combination, side by side
+  --fit                           the fastest flags that fit
   --trace FILE                    the step launch by launch: a table, and FILE as JSON for Perfetto
   --calibrate PATH                benchmarks of a real card in place of the model's constants (llmc/plan/calibration.h)
 */
@@ -71,3 +72,16 @@ std::string text_of(const std::vector<RunPlan>& plans);
 void print_plan(const RunFlags& flags, const PlanOptions& options);
 // The plan's figures as a JSON object for programs: otherData of --trace's file.
 std::string facts_json(const RunPlan& plan);
+
+// --fit (fit.cpp): how to run a model on a GPU that is only described. It plans every combination of the choices that
+// trade memory for time or exchange, except those that flags fix, and sorts the plans by predicted tokens per second.
+// Micro-batch and recomputation are chosen for each combination as --batch-size auto does (llmc/run/run_config.h).
+struct Fit {
+    std::string choice;  // " --zero-stage 2 --moments bf16": what the search added; "": nothing
+    RunPlan plan;
+};
+
+// Those that fit, the fastest first, then those that do not, the smallest first.
+std::vector<Fit> fit_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, int world_size,
+                         std::shared_ptr<const Calibration> calibration = nullptr);
+std::string text_of(const std::vector<Fit>& fits);

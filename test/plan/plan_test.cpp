@@ -5,7 +5,6 @@
 #include <set>
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/optim/state_layout.h"  // StateLayout
-#include "llmc/plan/fit.h"            // fit_run
 #include "llmc/train/tokens.h"        // planned_vocab_size
 #include "test/testing.h"
 

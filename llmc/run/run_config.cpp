@@ -8,7 +8,7 @@
 #include "llmc/base/json.h"           // OrderedJson
 #include "llmc/model/flops.h"         // flops_per_token, matmul_parameters
 #include "llmc/optim/update_rules.h"  // shards_whole_matrices
-#include "llmc/run/depth_scaling.h"   // depth_run, steps_of
+#include "llmc/run/scaling.h"         // depth_run, steps_of
 
 namespace {
 

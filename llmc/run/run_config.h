@@ -2,7 +2,7 @@
 The configuration of a run, with every number filled in. Batch, run length and learning rates follow from flags, model
 and number of ranks. Values that were given are kept. The others are derived:
 
-  --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (depth_scaling.h)
+  --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (scaling.h)
   --batch-size auto     divides a step's sequences and fits in memory: the fastest that is predicted, together with
                         --recompute, or without a prediction the largest
   --steps               else from --target-flops or --target-param-data-ratio; else 2000

@@ -1,6 +1,6 @@
 // FLOPs, and the parameters that they count: every preset and depth against sums written by hand.
 #include "llmc/model/flops.h"
-#include "llmc/run/depth_scaling.h"  // depth_model
+#include "llmc/run/scaling.h"  // depth_model
 #include "test/testing.h"
 
 namespace {

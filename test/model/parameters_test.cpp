@@ -3,7 +3,7 @@
 #include <map>
 #include "llmc/cpu/kernels.h"
 #include "llmc/model/gpt.h"
-#include "llmc/run/depth_scaling.h"  // depth_model
+#include "llmc/run/scaling.h"  // depth_model
 #include "test/testing.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Scaling by depth: every number of nanochat's models of depth 4 to 32, as published or worked out by hand, and what is
 // refused.
-#include "llmc/run/depth_scaling.h"
+#include "llmc/run/scaling.h"
 #include <map>
 #include "llmc/model/parameters.h"  // ParameterList
 #include "test/testing.h"

@@ -1,6 +1,7 @@
 /*
---summary: the results of a run, for programs that start runs and compare them. Names are those of autoresearch
-(Karpathy, 2026), whose harness searches for them:
+The results of a run, for programs that start runs and compare them: --summary and --results.
+
+--summary: lines at its end. Names are those of autoresearch (Karpathy, 2026), whose harness searches for them:
 
   ---
   val_loss:           1.905412        of the last validation, nats per token; nan: there was none
@@ -11,6 +12,18 @@
   training_seconds:   300.1           time in steps, including the run before a resume; --time-budget limits it
   total_seconds:      325.9           since this process started
   ...
+
+--results FILE: one line per run, to compare many of them: autoresearch's results.tsv (Karpathy, 2026, program.md) with
+more columns. Tab-separated, the first line names the columns:
+
+  commit       of the source this program was made of
+  config       a hash of all flags but those of names, places and processes: runs that share it differ in seed alone
+  seed
+  val_bpb, val_loss, tokens, steps, seconds (in steps), memory_mb (the peak), mfu_percent      as --summary has them
+  status       finished, time budget, a signal's name, or failed (exit code N)
+  out_dir, description
+
+A file with a different first line is refused before the run begins.
 */
 #pragma once
 #include <chrono>
@@ -20,8 +33,8 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/check.h"  // format
-#include "llmc/eval/loss.h"   // Evaluation
+#include "llmc/eval/loss.h"      // Evaluation
+#include "llmc/run/run_flags.h"  // RunFlags
 
 inline const auto program_start = std::chrono::steady_clock::now();
 
@@ -37,25 +50,13 @@ struct RunSummary {
     int64_t tokens, steps, parameters, layers;
 };
 
-inline std::string summary_text(const RunSummary& s) {
-    std::string text = "---\n";
-    const auto line = [&](const char* name, int digits, double value) {
-        text += format("%-19s %.*f\n", (std::string(name) + ":").c_str(), digits, value);
-    };
-    const double peak_mb = double(s.peak_bytes) / (1 << 20);
-    line("val_loss", 6, s.evaluation.loss);
-    line("val_bpb", 6, s.evaluation.bits_per_byte);
-    for (const auto& [name, value] : s.scores) line(name.c_str(), 6, value);
-    if (s.best_loss) line("best_val_loss", 6, *s.best_loss), line("best_step", 0, double(s.best_step));
-    line("training_seconds", 1, s.training_s);
-    line("total_seconds", 1, s.total_s);
-    line("peak_memory_mb", 1, peak_mb);
-    line("peak_vram_mb", 1, peak_mb);  // autoresearch's name; on a CPU there is no other memory
-    line("mfu_percent", 2, 100 * s.mfu);
-    if (!std::isnan(s.cropped)) line("cropped_percent", 2, 100 * s.cropped);
-    line("total_tokens_M", 3, double(s.tokens) * 1e-6);
-    line("num_steps", 0, double(s.steps));
-    line("num_params_M", 3, double(s.parameters) * 1e-6);
-    line("depth", 0, double(s.layers));
-    return text;
-}
+// What --summary prints.
+std::string summary_text(const RunSummary& summary);
+
+// --results, before the run: creates the file if it does not exist. Throws an Error if it is not such a table or not
+// writable.
+void check_results(const std::string& path);
+// Appends the line of --results; to a new file the header first. Only warns if that fails, so as not to hide how the
+// run ended.
+void append_result(const std::string& path, const RunFlags& flags, const RunSummary& summary,
+                   const std::string& status);

@@ -25,9 +25,8 @@ around them. The parts, in the order in which a run uses them:
 #include "llmc/model/gpt.h"              // Gpt
 #include "llmc/run/log.h"                // RunLog
 #include "llmc/run/log_follower.h"       // LogFollower
-#include "llmc/run/results.h"            // check_results, append_result
 #include "llmc/run/stop.h"               // stop_signal
-#include "llmc/run/summary.h"            // RunSummary, summary_text
+#include "llmc/run/summary.h"            // RunSummary, summary_text, check_results, append_result
 #include "llmc/train/loading.h"          // load_initial_state
 #include "llmc/train/outer_optimizer.h"  // OuterOptimizer, IslandStates, apply_outer_step
 #include "llmc/train/prepare.h"          // prepare, settle_kernels

@@ -1,5 +1,5 @@
-// See results.h.
-#include "llmc/run/results.h"
+// See summary.h.
+#include "llmc/run/summary.h"
 #include <fcntl.h>
 #include <unistd.h>
 #include <algorithm>
@@ -7,11 +7,34 @@
 #include <cstdio>
 #include <filesystem>
 #include "llmc/base/build_id.h"  // build_id
-#include "llmc/base/check.h"     // require
+#include "llmc/base/check.h"     // require, format
 #include "llmc/base/file.h"      // read_file, reason_of
 #include "llmc/base/hash.h"      // xxh3, hex64
 #include "llmc/base/json.h"      // OrderedJson
 #include "llmc/data/utf8.h"      // printable
+
+std::string summary_text(const RunSummary& s) {
+    std::string text = "---\n";
+    const auto line = [&](const char* name, int digits, double value) {
+        text += format("%-19s %.*f\n", (std::string(name) + ":").c_str(), digits, value);
+    };
+    const double peak_mb = double(s.peak_bytes) / (1 << 20);
+    line("val_loss", 6, s.evaluation.loss);
+    line("val_bpb", 6, s.evaluation.bits_per_byte);
+    for (const auto& [name, value] : s.scores) line(name.c_str(), 6, value);
+    if (s.best_loss) line("best_val_loss", 6, *s.best_loss), line("best_step", 0, double(s.best_step));
+    line("training_seconds", 1, s.training_s);
+    line("total_seconds", 1, s.total_s);
+    line("peak_memory_mb", 1, peak_mb);
+    line("peak_vram_mb", 1, peak_mb);  // autoresearch's name; on a CPU there is no other memory
+    line("mfu_percent", 2, 100 * s.mfu);
+    if (!std::isnan(s.cropped)) line("cropped_percent", 2, 100 * s.cropped);
+    line("total_tokens_M", 3, double(s.tokens) * 1e-6);
+    line("num_steps", 0, double(s.steps));
+    line("num_params_M", 3, double(s.parameters) * 1e-6);
+    line("depth", 0, double(s.layers));
+    return text;
+}
 
 namespace {
 

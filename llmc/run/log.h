@@ -32,6 +32,7 @@ A failed write throws an Error that names the file. A line is written whole, or 
 line that was cut short by a kill stays, and the next record begins on a new line.
 */
 #pragma once
+#include <sys/types.h>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -162,3 +163,23 @@ private:
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s, int columns = 0);
 // A line for each task, and one for the score if there are several tasks.
 std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);
+
+// --log-to wandb,tensorboard: a separate process, scripts/log_to.py, that reads log.jsonl as it grows and sends the
+// records there. On rank 0, once the log is open.
+//
+// Training does not depend on it: if it fails, or a package or the network is missing, a line on stderr says so and
+// training continues. It ends at the end of its input, a pipe: when this object is destroyed or this process ends in
+// any way. Then it sends the rest; the destructor waits briefly for that.
+class LogFollower {
+public:
+    LogFollower() = default;
+    // `log_to`: as the flag; "none": no process.
+    LogFollower(const std::string& log_to, const std::string& out_dir);
+    ~LogFollower();
+    LogFollower(const LogFollower&) = delete;
+    LogFollower& operator=(const LogFollower&) = delete;
+
+private:
+    pid_t pid_ = -1;
+    int pipe_ = -1;  // the process's input; closing it ends the process
+};

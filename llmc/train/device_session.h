@@ -23,8 +23,7 @@ around them. The parts, in the order in which a run uses them:
 #include "llmc/checkpoint/saving.h"      // Saver
 #include "llmc/data/utf8.h"              // printable
 #include "llmc/model/gpt.h"              // Gpt
-#include "llmc/run/log.h"                // RunLog
-#include "llmc/run/log_follower.h"       // LogFollower
+#include "llmc/run/log.h"                // RunLog, LogFollower
 #include "llmc/run/stop.h"               // stop_signal
 #include "llmc/run/summary.h"            // RunSummary, summary_text, check_results, append_result
 #include "llmc/train/loading.h"          // load_initial_state

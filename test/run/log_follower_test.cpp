@@ -1,6 +1,6 @@
 // --log-to, with a fake wandb that records its calls and a fake tensorboard that writes its events as lines of JSON;
 // dev/interop/check_interop.sh uses the real ones.
-#include "llmc/run/log_follower.h"
+#include "llmc/run/log.h"
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -43,7 +43,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "dev/results"))
-from bench_scaling import NOT_MEASURED, PAGE, UserError, busy_s, processor, renew_page, write_tokens  # noqa: E402
+from bench_scaling import NOT_MEASURED, PAGE, busy_s, processor, write_tokens  # noqa: E402
+from pages import UserError, renew_page  # noqa: E402
 
 RESULTS = ROOT / "doc/results/against-pytorch.json"
 MARKERS = "<!-- against PyTorch: dev/bench/against_pytorch.py -->\n", "<!-- end of against PyTorch -->\n"
@@ -653,7 +654,7 @@ def main():
             for dtype in args.dtypes if args.shakespeare else []:
                 save(args.json, results, shakespeare(args, dtype))
             print("\n" + page_text(results), end="")
-        renew_page(args, page_text(results), "dev/bench/against_pytorch.py", MARKERS)
+        renew_page(args.page, page_text(results), MARKERS, "dev/bench/against_pytorch.py --page-only", args.check)
     except (UserError, OSError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

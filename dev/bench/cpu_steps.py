@@ -23,7 +23,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "dev/results"))
 from against_pytorch import CONFIGS, classes, facts, results_of, start  # noqa: E402
-from bench_scaling import NOT_MEASURED, PAGE, UserError, busy_s, renew_page  # noqa: E402
+from bench_scaling import NOT_MEASURED, PAGE, busy_s  # noqa: E402
+from pages import UserError, renew_page  # noqa: E402
 
 RESULTS = ROOT / "doc/results/cpu-steps.json"
 MARKERS = "<!-- steps on the CPU: dev/bench/cpu_steps.py -->\n", "<!-- end of steps on the CPU -->\n"
@@ -132,7 +133,7 @@ def main():
             rounds = [[measure(args, model, dtype) for dtype in args.dtypes] for _ in range(args.rounds)]
             for of_dtype in zip(*rounds):
                 save(args.json, results, sorted(of_dtype, key=reached)[len(of_dtype) // 2])
-        renew_page(args, page_text(results), "dev/bench/cpu_steps.py", MARKERS)
+        renew_page(args.page, page_text(results), MARKERS, "dev/bench/cpu_steps.py --page-only", args.check)
     except (UserError, OSError, subprocess.SubprocessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -34,7 +34,8 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", THP_MEM_AL
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "dev/results"))
 from against_pytorch import table  # noqa: E402
-from bench_scaling import PAGE, UserError, processor, renew_page  # noqa: E402
+from bench_scaling import PAGE, processor  # noqa: E402
+from pages import UserError, renew_page  # noqa: E402
 
 RESULTS = ROOT / "doc/results/decode-against-others.json"
 MARKERS = "<!-- decoding: dev/bench/decode_against_others.py -->\n", "<!-- end of decoding -->\n"
@@ -98,7 +99,7 @@ def main():
             results = [r for r, is_own in zip(results, own) if not is_own] + [new]
             args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             print(page_text(results), end="")
-        renew_page(args, page_text(results), "dev/bench/decode_against_others.py", MARKERS)
+        renew_page(args.page, page_text(results), MARKERS, "dev/bench/decode_against_others.py --page-only", args.check)
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
 

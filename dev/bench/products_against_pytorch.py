@@ -28,7 +28,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "dev/results"))
 from against_pytorch import facts, start, table  # noqa: E402
-from bench_scaling import NOT_MEASURED, PAGE, UserError, renew_page  # noqa: E402
+from bench_scaling import NOT_MEASURED, PAGE  # noqa: E402
+from pages import UserError, renew_page  # noqa: E402
 
 RESULTS = ROOT / "doc/results/products-against-pytorch.json"
 MARKERS = "<!-- products: dev/bench/products_against_pytorch.py -->\n", "<!-- end of products -->\n"
@@ -150,7 +151,7 @@ def main():
                 pytorch.wait()
             args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             print(page_text(results), end="")
-        renew_page(args, page_text(results), "dev/bench/products_against_pytorch.py", MARKERS)
+        renew_page(args.page, page_text(results), MARKERS, "dev/bench/products_against_pytorch.py --page-only", args.check)
     except (UserError, OSError, subprocess.SubprocessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

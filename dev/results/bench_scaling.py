@@ -37,6 +37,8 @@ import tempfile
 import time
 import typing
 
+from pages import UserError, renew_page
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "doc/performance.md"
 RESULTS = ROOT / "doc/results"
@@ -54,10 +56,6 @@ LARGEST_MICRO_BATCH = {"cpu": 12, "cuda": 64}
 
 COLUMNS = ["machine", "date", "model", "tokens_a_step", "ranks", "hosts", "device", "steps", "step_ms", "tokens_per_s", "efficiency",
            "comm_ms", "comm_exposed_ms", "comm_predicted_ms", "cores", "others", "note"]  # fmt: skip
-
-
-class UserError(Exception):
-    pass
 
 
 class Setting(typing.NamedTuple):
@@ -250,22 +248,6 @@ def page_text(results):
     return "\n".join(tables) or NOT_MEASURED
 
 
-def with_results(page, text, begin=MARKERS[0], end=MARKERS[1]):
-    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-        raise UserError(f"the page lacks the lines {begin.strip()} and {end.strip()}, once each, in this order")
-    return page[: page.index(begin) + len(begin)] + "\n" + text + "\n" + page[page.index(end) :]
-
-
-def renew_page(args, text, program, markers=MARKERS):
-    """Writes the text to its place on the page, or with --check only compares."""
-    page = args.page.read_text(encoding="utf-8")
-    wanted = with_results(page, text, *markers)
-    if args.check and page != wanted:
-        raise UserError(f"{args.page} is not up to date: run {program} --page-only")
-    if not args.check:
-        args.page.write_text(wanted, encoding="utf-8")
-
-
 def write_csv(path, rows):
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -341,7 +323,7 @@ def main():
             if not (args.write and rows):
                 return 0
             write_csv(args.results / f"scaling-{args.name}.csv", rows)
-        renew_page(args, page_text(args.results), "dev/results/bench_scaling.py")
+        renew_page(args.page, page_text(args.results), MARKERS, "dev/results/bench_scaling.py --page-only", args.check)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -18,9 +18,12 @@ import pathlib
 import re
 import sys
 
+from pages import UserError, renew_page
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "doc/performance.md"
 NOT_MEASURED = "not measured"
+MARKERS = "<!-- results: dev/results/perf_table.py -->\n", "<!-- end of results -->\n"
 
 CALLS = ["first", "second", "third", "fourth", "comm"]  # in this order, where a later row counts
 TYPES = ("bench", "train", "check", "op", "kernel", "model", "comm")
@@ -36,10 +39,6 @@ GOALS = [
     ("fraction", r"matmul_", 88),
     ("fraction", r"", 85),
 ]
-
-
-class UserError(Exception):
-    pass
 
 
 def read_rows(path):
@@ -271,13 +270,6 @@ def widest(peaks):
     return [largest[key] for key in sorted(largest)]
 
 
-def with_results(page, text):
-    begin, end = "<!-- results: dev/results/perf_table.py -->\n", "<!-- end of results -->\n"
-    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-        raise UserError(f"{PAGE}: expected the lines {begin.strip()} and {end.strip()}, once each, in this order")
-    return page[: page.index(begin) + len(begin)] + "\n" + text + "\n" + page[page.index(end) :]
-
-
 def newest_results():
     folders = {path.parent for path in (ROOT / "doc/results").glob("*/machine.json")}
     folders |= {path.parent.parent for path in (ROOT / "doc/results").glob("*/*/machine.json")}
@@ -295,13 +287,7 @@ def main():
         if args.validate:
             print(f"{args.validate}: {len(read_rows(args.validate))} rows")
             return 0
-        page = args.page.read_text(encoding="utf-8")
-        wanted = with_results(page, page_text(args.results or newest_results()))
-        if args.check:
-            if page != wanted:
-                raise UserError(f"{args.page} is not up to date: run dev/results/perf_table.py")
-        else:
-            args.page.write_text(wanted, encoding="utf-8")
+        renew_page(args.page, page_text(args.results or newest_results()), MARKERS, "dev/results/perf_table.py", args.check)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

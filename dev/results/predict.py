@@ -19,6 +19,7 @@ import sys
 import tempfile
 
 import published
+from pages import UserError, with_section
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAIN = str(pathlib.Path(os.environ.get("ANVIL_PROGRAMS", ROOT)).resolve() / "train_gpt")
@@ -289,15 +290,6 @@ def fits_table():
     return table(["model", "GPUs", "fastest", "GiB", "tok/s", "without lean and offload"], rows, left=3)
 
 
-def between(page, begin, end, text, content=None):
-    """The page, or its given content, with the text between two markers replaced."""
-    content = content or page.read_text(encoding="utf-8")
-    head, middle, tail = content.partition(begin + "\n")[0], content.partition(begin + "\n")[2], end
-    if not middle or end not in middle:
-        sys.exit(f"error: {page}: expected the lines {begin} and {end}")
-    return head + begin + "\n\n" + text + "\n" + tail + middle.partition(end)[2]
-
-
 def differences(old, new):
     """Lines that describe the changes from one list of steps to another."""
     before = {(row["model"], row["gpu"]): row for row in old}
@@ -334,21 +326,22 @@ def main():
         path = ROOT / f"doc/results/predicted-{gpu.lower()}.json"
         wanted[path] = json.dumps(beside_measurements(gpu), indent=1) + "\n"
     page = ROOT / "doc/predicted.md"
-    begin, end = "<!-- predicted steps: dev/results/predict.py -->", "<!-- end of predicted steps -->"
+    markers = "<!-- predicted steps: dev/results/predict.py -->\n", "<!-- end of predicted steps -->\n"
     never_run = "\nWith `--attention mixed`, whose backward pass has run on no GPU yet:\n\n"
-    wanted[page] = between(page, begin, end, steps_table(rows, False) + never_run + steps_table(rows, True))
-    begin, end = "<!-- published: dev/results/published.py -->", "<!-- end of published -->"
+    tables = steps_table(rows, False) + never_run + steps_table(rows, True)
+    wanted[page] = with_section(page.read_text(encoding="utf-8"), tables, markers)
+    markers = "<!-- published: dev/results/published.py -->\n", "<!-- end of published -->\n"
     tables, problems = published.text(ROOT / "doc/results/published.json", plan, table)
     if tables:
-        wanted[page] = between(page, begin, end, tables[0], wanted[page])
+        wanted[page] = with_section(wanted[page], tables[0], markers)
         wanted[ROOT / "doc/results/published.txt"] = tables[1]
     for problem in problems:
         print(f"doc/results/published.json: {problem}")
-    begin, end = "<!-- fits: dev/results/predict.py -->", "<!-- end of fits -->"
-    wanted[page] = between(page, begin, end, fits_table(), wanted[page])
+    markers = "<!-- fits: dev/results/predict.py -->\n", "<!-- end of fits -->\n"
+    wanted[page] = with_section(wanted[page], fits_table(), markers)
     page = ROOT / "doc/distributed/scaling.md"
-    begin, end = "<!-- strong scaling: dev/results/predict.py -->", "<!-- end of strong scaling -->"
-    wanted[page] = between(page, begin, end, strong_table(strong_facts()))
+    markers = "<!-- strong scaling: dev/results/predict.py -->\n", "<!-- end of strong scaling -->\n"
+    wanted[page] = with_section(page.read_text(encoding="utf-8"), strong_table(strong_facts()), markers)
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:
@@ -361,4 +354,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(f"error: {error}")

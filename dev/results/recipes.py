@@ -12,9 +12,11 @@ import pathlib
 import statistics
 import sys
 
+from pages import UserError, renew_page
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS, PAGE = ROOT / "doc/results/record.json", ROOT / "doc/recipes.md"
-BEGIN, END = "<!-- record: dev/results/recipes.py -->\n", "<!-- end of record -->\n"
+MARKERS = "<!-- record: dev/results/recipes.py -->\n", "<!-- end of record -->\n"
 KEPT = ("name", "flags", "verdict", "values", "mean", "lengths", "reached")
 
 
@@ -47,14 +49,11 @@ def main():
         decisions = [json.loads(line) for line in (arguments.taken / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
         rows = ",\n".join(" " + json.dumps({key: one[key] for key in KEPT}) for one in decisions)
         RESULTS.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    written = before + BEGIN + "\n" + "".join(table(json.loads(RESULTS.read_text(encoding="utf-8")))) + "\n" + END + after
-    if arguments.check and written != page:
-        sys.exit(f"{PAGE.name}: its table is not that of {RESULTS.name}: run dev/results/recipes.py")
-    if not arguments.check:
-        PAGE.write_text(written, encoding="utf-8")
+    text = "".join(table(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    try:
+        renew_page(PAGE, text, MARKERS, "dev/results/recipes.py", arguments.check)
+    except UserError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ import sys
 
 from harness import ROOT
 
+sys.path.insert(0, str(ROOT / "dev/results"))
+from pages import UserError, renew_page  # noqa: E402
+
 PAGE, RESULTS = ROOT / "doc/reliability.md", ROOT / "doc/results/torture.json"
 MARKERS = "<!-- torture: dev/torture/page.py -->\n", "<!-- end of torture -->\n"
 
@@ -36,16 +39,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    page = PAGE.read_text(encoding="utf-8")
-    begin, end = MARKERS
-    if page.count(begin) != 1 or page.count(end) != 1:
-        sys.exit(f"error: {PAGE}: expected the lines {begin.strip()} and {end.strip()}, once each")
-    head, rest = page.split(begin)
-    wanted = f"{head}{begin}\n{text(json.loads(RESULTS.read_text()))}\n{end}{rest.split(end)[1]}"
-    if args.check and page != wanted:
-        sys.exit(f"error: {PAGE} is not up to date: run dev/torture/page.py")
-    if not args.check:
-        PAGE.write_text(wanted, encoding="utf-8")
+    try:
+        renew_page(PAGE, text(json.loads(RESULTS.read_text())), MARKERS, "dev/torture/page.py", args.check)
+    except UserError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

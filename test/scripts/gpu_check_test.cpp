@@ -22,7 +22,7 @@ struct FakeMachine {
                                  "build/cuda/bench", "data", "doc/results"})
             fs::create_directories(folder / name);
         fs::copy("scripts/gpu_check.sh", folder / "scripts/gpu_check.sh");
-        fs::copy("dev/results/perf_table.py", folder / "dev/results/perf_table.py");
+        for (const char* name : {"dev/results/perf_table.py", "dev/results/pages.py"}) fs::copy(name, folder / name);
         fs::copy("scripts/gpu_check", folder / "scripts/gpu_check", fs::copy_options::recursive);
         for (const std::string gpu : {"h100", "h200"})
             fs::copy("doc/results/predicted-" + gpu + ".json", folder / "doc/results");

@@ -23,8 +23,8 @@ along k (llmc/base/fp8.h).
 #include <cstdint>
 #include <string>
 #include "llmc/base/check.h"   // ensure, format
-#include "llmc/base/tensor.h"  // DType
 #include "llmc/base/fp8.h"     // kMxBlock
+#include "llmc/base/tensor.h"  // DType
 
 // What is done to the product before it is stored, or computed along with it. gelu is the tanh form; aux has the type
 // of out and is (m, n), but for row_sums (m).

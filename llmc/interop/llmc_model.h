@@ -17,8 +17,8 @@ Matrices are (out, in), as in Anvil. The header determines each tensor's offset 
 #include <functional>
 #include <string>
 #include <vector>
-#include "llmc/base/tensor.h"       // DType
 #include "llmc/base/file.h"         // MappedFile
+#include "llmc/base/tensor.h"       // DType
 #include "llmc/model/parameters.h"  // ParameterList
 
 class LlmcModel {

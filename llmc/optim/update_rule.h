@@ -20,8 +20,8 @@ It is 0 before the first step.
 #include <vector>
 #include "llmc/base/tensor.h"             // DType
 #include "llmc/ops/moments.h"             // MomentRounding
-#include "llmc/ops/step_scalars.h"        // StepScalars
 #include "llmc/ops/ops.h"                 // Ops
+#include "llmc/ops/step_scalars.h"        // StepScalars
 #include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
 
 inline constexpr size_t kMostStateTensors = 4;             // per rule

@@ -23,8 +23,8 @@ the GPU can be replaced (--tflops, --bandwidth, ...).
 #include "llmc/plan/calibration.h"  // Calibration
 #include "llmc/plan/gpu_model.h"    // Gpu, StepTime
 #include "llmc/plan/step_trace.h"   // StepTrace
-#include "llmc/run/memory_plan.h"   // MemoryPlan
 #include "llmc/run/command.h"       // PlanOptions
+#include "llmc/run/memory_plan.h"   // MemoryPlan
 #include "llmc/run/run_config.h"    // RunConfig, RunFlags
 
 // The GPU with that name, with the values that flags override. Throws an Error that lists all names.

@@ -73,9 +73,10 @@ def run_part(name, out, seconds):
     """Whether nothing of it failed."""
     part = Part(name, out, seconds)
     print(f"==== {name}", flush=True)
-    began = time.monotonic()
-    say_expected(part, seconds)
+    began = part.step_began = time.monotonic()
+    step = None
     try:
+        say_expected(part, seconds)
         for step in PARTS[name]:
             part.step_began = time.monotonic()
             part.step_deadline = part.step_began + step.seconds
@@ -88,29 +89,26 @@ def run_part(name, out, seconds):
             if step.spare:
                 part.missed = missed
     except Stopped:
-        part.result(step.name, "not reached", "stopped by a signal")
-    note = f"{part.failed} failed, {part.missed} not reached" if part.failed or part.missed else "ok"
-    line = f"{name:<12} {time.monotonic() - began:4.0f} s  {note}"
-    with open(out / "summary.txt", "a", encoding="utf-8") as file:
-        file.write(line + "\n")
-    print(f"==== {line}; results are in {out}", flush=True)
+        part.result(step.name if step else name, "not reached", "stopped by a signal")
+        raise
+    finally:
+        note = f"{part.failed} failed, {part.missed} not reached" if part.failed or part.missed else "ok"
+        line = f"{name:<12} {time.monotonic() - began:4.0f} s  {note}"
+        with open(out / "summary.txt", "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        print(f"==== {line}; results are in {out}", flush=True)
     return not part.failed and not part.missed
 
 
 def stop(*_):
+    for number in signal.SIGTERM, signal.SIGINT:
+        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
     raise Stopped
 
 
-def main():
-    asked = [ALIASES.get(name, name) for name in sys.argv[1:] if name != "all"] or ALL
-    for name in asked:
-        if name not in PARTS:
-            print(f"error: {name}: expected some of {', '.join([*PARTS, *ALIASES])}, or all", file=sys.stderr)
-            return 2
+def run_parts(asked):
+    """Whether nothing of them failed."""
     seconds = float(os.environ.get("LIMIT", SECONDS))
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    shutil.rmtree(RUNS, ignore_errors=True)  # of a call that was killed
     good = True
     cleaned = set()
     for name in asked:
@@ -130,6 +128,23 @@ def main():
             print(line, flush=True)
             continue
         good = run_part(name, out, seconds) and good
+    return good
+
+
+def main():
+    asked = [ALIASES.get(name, name) for name in sys.argv[1:] if name != "all"] or ALL
+    for name in asked:
+        if name not in PARTS:
+            print(f"error: {name}: expected some of {', '.join([*PARTS, *ALIASES])}, or all", file=sys.stderr)
+            return 2
+    shutil.rmtree(RUNS, ignore_errors=True)  # of a call that was killed
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        good = run_parts(asked)
+    except Stopped:
+        print("error: stopped by a signal", file=sys.stderr)
+        good = False
     shutil.rmtree(RUNS, ignore_errors=True)
     return 0 if good else 1
 

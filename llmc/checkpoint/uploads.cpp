@@ -37,10 +37,14 @@ std::set<int64_t> Uploads::waiting() const {
 void Uploads::finish(double limit_s) {
     if (!thread_.joinable()) return;
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         is_ending_ = true;
         limit_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
         changed_.notify_all();
+        if (!changed_.wait_for(lock, std::chrono::seconds(1), [&] { return waiting_.empty() || is_over(); })) {
+            std::printf("waiting for --after-checkpoint of step %ld, %.0f s at most\n", *waiting_.rbegin(), limit_s);
+            std::fflush(stdout);
+        }
     }
     thread_.join();
     for (const int64_t step : waiting_) warn(step, "is not done, and the run ends");
@@ -63,6 +67,7 @@ void Uploads::work() {
         lock.lock();
         if (why.empty()) {
             if (current_ == step) waiting_.erase(step);
+            changed_.notify_all();
             current_ = -1;
             pause_s = kFirstPauseS;
             continue;
@@ -70,7 +75,7 @@ void Uploads::work() {
         current_ = -1;
         const bool was_ending = is_ending_;
         if (was_ending) last_attempts_++;
-        if (is_over()) return;
+        if (is_over()) return changed_.notify_all();
         if (pause_s == kFirstPauseS) warn(step, why + "; it is tried again, and training goes on");
         changed_.wait_for(lock, std::chrono::seconds(was_ending ? kFirstPauseS : pause_s),
                           [&] { return is_ending_ != was_ending; });

@@ -140,6 +140,8 @@ TEST_CASE("a second signal ends a run at once, also as process 1 of a container"
         const FlagMap hangs = {{"after-checkpoint", "while [ -e " + out + " ]; do sleep 0.1; done"}};
         const Started started(inside + command_of(runs.flags(name, hangs)), out);
         REQUIRE(wait_until([&] { return has_steps(out, 1) && !records_in(out, "end").empty(); }, 120));
+        CHECK(wait_until([&] { return contains(read_file(out + ".out"), "\nwaiting for --after-checkpoint of step "); },
+                         60));
         pid_t process = started.pid;
         if (!inside.empty()) {
             const std::string pid = std::to_string(started.pid);

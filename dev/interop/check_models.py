@@ -21,11 +21,11 @@ import tempfile
 
 import differences
 import gguf
+import llama_cpp
 import numpy as np
 import safetensors.torch
 import torch
 import transformers
-import xllamacpp
 from differences import check, run
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2] / "dev/fixtures"))
@@ -276,12 +276,8 @@ def check_in_llama_cpp(name, path, model, prompts):
     row = margins.argmax().item()
     margin, prompt, want, logprobs = margins[row].item(), prompts[row], ids[row, prompts.shape[1] :], values[row, :, 0]
     check(f"{name}: the likeliest token is so by far", margin >= MARGIN, f"{margin:.3f}")
-    params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.port, params.warmup = str(path), 64, 0, False
-    server = xllamacpp.Server(params)
     request = {"prompt": prompt.tolist(), "n_predict": GREEDY, "temperature": 0, "n_probs": 1, "logprobs": 1}
-    content = server.handle_completions(request)["choices"][0]["logprobs"]["content"]
-    del server
+    content = llama_cpp.serve(path).handle_completions(request)["choices"][0]["logprobs"]["content"]
     got = [token["id"] for token in content]
     check(f"{name}: llama.cpp's greedy tokens", got == want.tolist(), str(got))
     furthest = max(abs(token["logprob"] - value) for token, value in zip(content, logprobs.tolist()))
@@ -368,4 +364,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    llama_cpp.end(main())

@@ -24,10 +24,10 @@ import urllib.request
 import check_templates
 import differences
 import gguf
+import llama_cpp
 import openai
 import torch
 import transformers
-import xllamacpp
 from differences import check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -75,11 +75,7 @@ def ask(name, url, model, expected):
 
 def ask_llama_cpp(scratch, expected):
     anvil.run_command("export", TRAIN, format="gguf", init_from=scratch / "gpt2", out_dir=scratch / "gguf")
-    params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.port, params.warmup = str(scratch / "gguf/model.gguf"), 64, 0, False
-    server = xllamacpp.Server(params)
-    ask("llama.cpp", server.listening_address, "model", expected)
-    del server
+    ask("llama.cpp", llama_cpp.serve(scratch / "gguf/model.gguf").listening_address, "model", expected)
 
 
 def ask_transformers(scratch, asked):
@@ -225,10 +221,7 @@ def check_chat_exports(scratch, name, chat):
     check(f"{name}: ends in GGUF", got == [end, *(token for token in ends if token != end)], str(got))
     got = [fields[f"general.sampling.{key}"].contents() for key in ("temp", "top_p", "top_k")]
     check(f"{name}: defaults in GGUF", got == [0.5, 0.75, 7], str(got))
-    params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.port, params.warmup = str(path), 64, 0, False
-    server = xllamacpp.Server(params)
-    url = server.listening_address
+    url = llama_cpp.serve(path).listening_address
     got = post(url, "/apply-template", messages=messages)["prompt"]
     # The first token is put before every text, so llama.cpp takes it out of a template's.
     check(f"{name}: llama.cpp's prompt is that of transformers", got == prompt.removeprefix(begin or ""), repr(got))
@@ -236,7 +229,6 @@ def check_chat_exports(scratch, name, chat):
     check(f"{name}: ids of the prompt", got == theirs(prompt, add_special_tokens=False).input_ids, str(got))
     got = post(url, "/tokenize", content=THOUGHTS, add_special=True, parse_special=False)["tokens"]
     check(f"{name}: ids of text with added tokens", got == theirs(THOUGHTS).input_ids, str(got))
-    del server
 
 
 def main():
@@ -263,4 +255,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    llama_cpp.end(main())

@@ -48,8 +48,9 @@ ifneq ($(IS_CUDA),)
   NEWEST := $(filter-out 90,$(lastword $(CHIPS)))
   CODE    = $(foreach chip,$(CHIPS:90=90a),-gencode arch=compute_$(chip),code=sm_$(chip)) \
     $(if $(NEWEST),-gencode arch=compute_$(NEWEST)$(,)code=compute_$(NEWEST)) $(if $(filter 90,$(CHIPS)),-DANVIL_HOPPER)
+  RELAXED = --expt-relaxed-constexpr
   NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(NVCC_CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
-    --diag-suppress=1675 --expt-relaxed-constexpr -Xptxas=--warn-on-spills \
+    --diag-suppress=1675 $(RELAXED) -Xptxas=--warn-on-spills \
     $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS)))
   LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt
 endif

@@ -8,7 +8,7 @@
 
 template <class T>
 void measure(Bench& bench, const BenchShape& s) {
-    if constexpr (std::is_same_v<T, float>) {  // of master weights beside bf16
+    if constexpr (std::is_same_v<T, float> != bool(BENCH_CUDA)) {  // once: master weights are fp32 beside bf16, too
         const auto weight = bench.random<float>(s.num_params);
         auto average = bench.random<float>(s.num_params);
         const WeightAverage tensor{average.data(), weight.data(), s.num_params};

@@ -31,6 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "doc/results/registers.txt"
 OCCUPANCY = ROOT / "doc/results/occupancy.txt"
 CHIPS = ["80", "90", "100"]
+STATIC_SHARED = 26 << 10  # kStaticSharedBytes of llmc/cuda/device.cuh
 # 90 is compiled as 90a, with the features of that chip only, as in make/flags.mk.
 ARCHITECTURES = ["80", "90a", "100"]
 FLAGS = [
@@ -108,6 +109,8 @@ def read_costs(log):
     for kernel, row in zip(demangled([row["name"] for row in found]), found):
         shared = re.search(r"(\d+) bytes smem", row["rest"])
         costs[kernel, row["chip"].rstrip("a")] = int(row["registers"]), int(shared[1]) if shared else 0
+        if costs[kernel, row["chip"].rstrip("a")][1] > STATIC_SHARED:
+            spills.append(f"{kernel}: more than kStaticSharedBytes of llmc/cuda/device.cuh, {STATIC_SHARED}")
         if row["stack"] != "0" or row["stores"] != "0" or row["loads"] != "0":
             spills.append(
                 f"{kernel}, sm_{row['chip']}: {row['stack']} bytes of stack, {row['stores']} stored and "

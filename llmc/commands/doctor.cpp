@@ -148,8 +148,11 @@ std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_bui
         const size_t equals = word.find('=');
         const std::string name = word.substr(0, equals), path = word.substr(equals + 1);
         built_in.insert(name);
+        const std::string file = path.substr(path.rfind('/') + 1);
         if (dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL))  // never closed: the program is linked to it anyway
             findings.push_back(ok(name, path));
+        else if (dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL))  // as the loader has found it for this program
+            findings.push_back(ok(name, file + ", elsewhere than where it was built"));
         else
             findings.push_back(fail(name, dlerror(), "install it where it was, or build again (`make info`)"));
     }

@@ -9,12 +9,14 @@ is cut into chunks whose size does not depend on the number of threads, and the 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 #ifdef _OPENMP
 #include <omp.h>
@@ -122,6 +124,18 @@ struct Cpu {
             const T value = values.front();
             values.pop_front();
             return value;
+        }
+    };
+
+    // The time of steps. A CPU is done with a step when the host asks for it.
+    struct Stopwatch {
+        std::chrono::steady_clock::time_point last = {};
+        explicit Stopwatch(Cpu&) {}
+        void start() { last = std::chrono::steady_clock::now(); }
+        void lap() {}
+        double lap_s() {
+            const auto before = std::exchange(last, std::chrono::steady_clock::now());
+            return std::chrono::duration<double>(last - before).count();
         }
     };
 

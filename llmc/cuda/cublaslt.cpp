@@ -263,6 +263,7 @@ std::string machine_of(const Cuda& cuda) {
 struct CublasLt::Library {
     cublasLtHandle_t handle = nullptr;
     MatmulPlans<Plan> plans;
+    double memory_bytes_per_us = 0;  // asked once: the driver takes 0.3 ms to answer
 
     ~Library() {
         try {
@@ -395,6 +396,7 @@ CublasLt::CublasLt(Cuda& cuda, const std::string& tune_path) : library_(std::mak
     const std::string path = !tune_path.empty() ? tune_path : variable ? variable : "";
     if (path.empty()) return;
     library_->plans.has_cache = true;
+    library_->memory_bytes_per_us = memory_bytes_per_us(cuda.ordinal);
     library_->plans.cache = MatmulCache(path, machine_of(cuda));
     for (const std::string& line : library_->plans.cache.warnings())
         std::fprintf(stderr, "warning: %s\n", line.c_str());
@@ -424,7 +426,7 @@ bool CublasLt::supports(Cuda& cuda, const MatmulCall& call) { return library_->p
 bool CublasLt::prefers(Cuda& cuda, const MatmulCall& fused, const MatmulCall& plain, double pass_bytes) {
     const Plan& with = library_->plan_for(cuda, fused);
     if (!with.exists || with.us == 0) return with.exists;
-    const double plain_us = library_->plan_for(cuda, plain).us, rate = memory_bytes_per_us(cuda.ordinal);
+    const double plain_us = library_->plan_for(cuda, plain).us, rate = library_->memory_bytes_per_us;
     return plain_us == 0 || rate == 0 || with.us <= plain_us + pass_bytes / rate;
 }
 

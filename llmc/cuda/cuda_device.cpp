@@ -184,6 +184,32 @@ PinnedPair::~PinnedPair() {
 
 void PinnedPair::record(int turn) { cuda_check(cudaEventRecord(events_[turn], cuda_.stream), "recording an event"); }
 
+Cuda::Stopwatch::Stopwatch(Cuda& cuda) : cuda_(cuda) {
+    for (cudaEvent_t& end : ends_) cuda_check(cudaEventCreate(&end), "creating an event");
+}
+
+Cuda::Stopwatch::~Stopwatch() {
+    for (const cudaEvent_t end : ends_) cudaEventDestroy(end);
+}
+
+void Cuda::Stopwatch::start() {
+    ensure(ended_ == read_);
+    cuda_check(cudaEventRecord(ends_[ended_ % 3], cuda_.stream), "recording an event");
+}
+
+void Cuda::Stopwatch::lap() {
+    ensure(ended_ - read_ < 2);
+    cuda_check(cudaEventRecord(ends_[++ended_ % 3], cuda_.stream), "recording an event");
+}
+
+double Cuda::Stopwatch::lap_s() {
+    ensure(read_ < ended_);
+    const cudaEvent_t begin = ends_[read_ % 3], end = ends_[++read_ % 3];
+    float ms;
+    cuda_check(cudaEventElapsedTime(&ms, begin, end), "reading an event");
+    return double(ms) * 1e-3;
+}
+
 void Cuda::HostCopies::add(void* to, const void* from, size_t bytes) {
     const OpScope op(cuda_, "copy_to_host");
     while (bytes > 0) {

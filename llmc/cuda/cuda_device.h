@@ -46,7 +46,8 @@ class CublasLt;
 class CudaGraph;
 class CudnnAttention;
 
-// Whose attention kernels run in bf16: `automatic` takes cuDNN's where it has any, `mixed` only its forward pass.
+// Whose attention kernels run in bf16: `cudnn` takes cuDNN's where it has any, `automatic` where they are the faster
+// ones, too, `mixed` only its forward pass.
 enum class AttentionKernels { automatic, own, cudnn, mixed };
 // As --attention names them.
 inline AttentionKernels attention_kernels(const std::string& name) {
@@ -62,10 +63,9 @@ struct CudaOptions {
     bool deterministic = true;  // cuDNN's backward
 };
 
-// The shapes that cuDNN runs, and whether it runs their backward.
+// The shapes that cuDNN runs.
 struct PlannedAttention {
-    std::vector<AttentionKey> shapes;
-    bool has_backward = false;
+    std::vector<AttentionKey> forward, backward;
 };
 
 struct Cuda {
@@ -121,6 +121,7 @@ struct Cuda {
     struct ToDevice;
     template <class T>
     struct ToHost;
+    class Stopwatch;
     class HostCopies;
     class SlotCopies;
     // Pinned memory for an Arena.
@@ -217,6 +218,23 @@ struct Cuda::ToHost {
         pinned.wait(received % 2);
         return *static_cast<const T*>(pinned.buffer(received++ % 2));
     }
+};
+
+// The time of steps on the GPU, by events: the host knows only when it noticed, which may be a step later.
+class Cuda::Stopwatch {
+public:
+    explicit Stopwatch(Cuda& cuda);
+    ~Stopwatch();
+    Stopwatch(const Stopwatch&) = delete;
+
+    void start();    // before the first lap, and after a pause
+    void lap();      // the end of a lap; the next begins. Two may be in flight
+    double lap_s();  // of the oldest in flight, in seconds, once the GPU has ended it
+
+private:
+    Cuda& cuda_;
+    cudaEvent_t ends_[3];  // of the last lap that was read, and of the two in flight
+    int64_t ended_ = 0, read_ = 0;
 };
 
 // Copies of any number and size to ordinary host memory, through pinned buffers: the GPU fills one while the host

@@ -29,7 +29,8 @@ and use neither CUB nor cooperative groups. Whole warps reach every barrier, shu
 
 inline constexpr int kWarp = 32;
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFF;
-inline constexpr size_t kDefaultSharedBytes = 48 << 10;  // a kernel that uses more must request it
+// A block that takes more must request it. Static arrays count, too: at most kStaticSharedBytes (make cuda-check).
+inline constexpr size_t kDefaultSharedBytes = 48 << 10, kStaticSharedBytes = 26 << 10;
 
 template <class I>
 __host__ DEVICE constexpr I ceil_div(I a, std::type_identity_t<I> b) {
@@ -180,7 +181,7 @@ template <class... P>
 void launch(Cuda& cuda, const KernelLabel& label, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
             std::type_identity_t<P>... args) {
     const KernelScope scope(cuda, label);
-    if (shared_bytes > kDefaultSharedBytes)
+    if (shared_bytes + kStaticSharedBytes > kDefaultSharedBytes)
         cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
                    "%s: %zu bytes of shared memory a block", label.name, shared_bytes);
     kernel<<<grid, block, shared_bytes, cuda.stream>>>(args...);

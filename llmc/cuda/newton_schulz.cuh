@@ -36,14 +36,15 @@ size_t newton_schulz_workspace(Cuda&, int64_t batch, int64_t R, int64_t K) {
     return CublasLt::kWorkspaceBytes + size_t(batch * (2 * square + R * K)) * sizeof(T);
 }
 
-// Expected, not measured: on Ampere a triangle by mma.sync is always faster than the whole. From Hopper on the library
-// has instructions of about twice the rate; mma.sync compensates by half the FLOPs and by whole batches at once, which
-// counts below 2048, where one matrix does not fill the GPU.
+// On Hopper the library's wgmma makes the whole faster than a triangle by mma.sync: 0.3 to 0.9 of the time of all
+// iterations for 768 channels and more, alone or in batches (doc/results/h200-2026-11-27). Elsewhere expected, not
+// measured: before Hopper a triangle is always faster; after it below 2048, where one matrix does not fill the GPU.
 template <class T>
 bool newton_schulz_by_triangles(const Cuda& cuda, int64_t R, int64_t K, SymmetricProducts products) {
     const int64_t n = std::min(R, K);
     if (std::is_same_v<T, float> || n % Pack<T>::size != 0 || products == SymmetricProducts::whole) return false;
-    return products == SymmetricProducts::triangle || cuda.compute_capability < 90 || n < 2048;
+    if (products == SymmetricProducts::triangle) return true;
+    return cuda.compute_capability < 90 || (cuda.compute_capability > 90 && n < 2048);
 }
 
 template <class T>

@@ -350,11 +350,11 @@ std::vector<Field> RunFlags::fields() {
                 "around the update, beside it; :N: N percent of them; :auto: what the GPU has no memory for; the same "
                 "bits, for the time that PCIe takes"}
                 .one_of({"none", "optimizer", "optimizer:auto", "optimizer:N"}),
-            Field{
-                "machine", "attention", &attention,
-                "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
-                "Anvil's; cudnn: cuDNN's, or an error; own: Anvil's, on Hopper with kernels written for it; mixed: "
-                "cuDNN's forward and Anvil's backward pass, which needs less memory than a deterministic one of cuDNN"}
+            Field{"machine", "attention", &attention,
+                  "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, but Anvil's "
+                  "backward pass where it is the faster one, on Hopper for heads of 64 and for windows; cudnn: "
+                  "cuDNN's, or "
+                  "an error; own: Anvil's; mixed: cuDNN's forward and Anvil's backward pass"}
                 .one_of({"auto", "own", "cudnn", "mixed"}),
             {"machine", "deterministic", &deterministic,
              "bit-reproducible backward pass in cuDNN's attention; false: its fastest (everything else is always "

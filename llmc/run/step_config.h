@@ -90,6 +90,7 @@ struct StepResult {
     bool applied;     // false: loss or gradient was not finite; weights and moments are unchanged, bit for bit
     int64_t updates;  // steps so far that changed the weights, including this one
     StepSums sums;
+    double seconds = 0;  // on the device: since the end of the step before or, after a pause, since this one's start
 
     // The squared norm of a part's gradient, averaged over the parts. A part's gradient is the mean over its own tokens
     // (noise_scale.h).

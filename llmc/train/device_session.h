@@ -189,7 +189,6 @@ private:
     bool is_stopped_ = false, is_last_ = false;  // set by done(): stopped on request; ended by itself
     std::array<StepStart, kMostUnderWay> starts_;  // of the steps in flight
     double agreed_training_s_ = 0;                 // rank 0's training_s, as of the last result
-    double last_s_ = 0;                            // now_s() at the end of the last step
 
     static double now_s() {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -299,7 +298,6 @@ private:
                 format("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9));
         end_.begin();
         if (saver_->best_is_unknown()) validate();
-        last_s_ = now_s();
     }
 
     // ---- steps
@@ -347,7 +345,6 @@ private:
 
     void start_step() {
         const int64_t next = next_step();
-        if (under_way() == 0) last_s_ = now_s();
         world_.set_step(comm_, next + 1);
         model_->set_windows(config_.window_fraction(next));
         const auto watch = profiler_->watch(next);
@@ -376,8 +373,7 @@ private:
             if (!outer_) end_by_data();
             has_bad_data_ = true;  // the outer step tells all islands; until then this one applies no step
         }
-        const double finished_s = now_s(), step_s = finished_s - last_s_;
-        last_s_ = finished_s;
+        const double step_s = step.seconds;
         if (config_.counts_time(state_.step)) state_.training_s += step_s;
         unlearned_in_a_row_ = step.applied || step.targets() > 0 ? 0 : unlearned_in_a_row_ + 1;
         agreed_training_s_ = double(step.sums.elapsed_us) * 1e-6;

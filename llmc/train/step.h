@@ -81,6 +81,7 @@ public:
           targets_(model.device, tokens_sent()),
           votes_(model.device, 1),
           results_(model.device),
+          stopwatch_(model.device),
           by_messages_(comm.takes_all_to_all(config.gradient_sum, config.has_halves())),
           layout_(gradient_layout(optimizer.plan, config.shards_gradients())),
           reduced_(buckets().size()),
@@ -143,6 +144,7 @@ public:
         ensure(under_way_ < kMostUnderWay);
         const PhaseScope step(device, "step");
         elapsed_us_ = elapsed_us;
+        if (under_way_ == 0) stopwatch_.start();
         begin_sums(votes);
         begin_training_step(device);
         if (takes_graph()) {
@@ -164,6 +166,7 @@ public:
                 comm_.all_gather(model_.weights.data + buckets()[b].offset, size_t(buckets()[b].shard) * sizeof(T));
         }
         end_training_step(device);
+        stopwatch_.lap();
         results_.send(scalars_);
         under_way_++;
         is_whole_ = true;
@@ -176,7 +179,7 @@ public:
         const StepScalars s = results_.receive();
         if (under_way_ == 0)  // from here on the weights are complete
             for (Work& work : gathered_) await(work);
-        return {s.loss, s.norm, s.applied != 0, s.updates, s.sums};
+        return {s.loss, s.norm, s.applied != 0, s.updates, s.sums, stopwatch_.lap_s()};
     }
 
     // Between steps: sets this rank's share of the following steps. Not with tree_sum or a CUDA graph.
@@ -232,6 +235,7 @@ private:
     typename Device::template ToDevice<int32_t> tokens_, targets_;
     typename Device::template ToDevice<StepSums> votes_;
     typename Device::template ToHost<StepScalars> results_;
+    typename Device::Stopwatch stopwatch_;
     std::vector<Arena> sums_;      // tree_sum: sums_[i] is the sum of 2^i micro-batches
     std::optional<Arena> shards_;  // ZeRO-2: this rank's shards, summed over the micro-batches so far; in bf16 if lean
     std::vector<std::vector<RoundedSum>> rounded_sums_;  // bf16_sums: of each bucket

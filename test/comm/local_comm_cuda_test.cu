@@ -241,7 +241,8 @@ TEST_CASE("a collective that hangs is found, with its name and step", "[local_co
     CHECK(comm.overdue(0) == "");  // seen for the first time
     sleep_ms(20);
     CHECK(comm.overdue(10) == "");
-    CHECK(comm.overdue(0.01) == "increment (collective 2, in step 7) has not finished for 0 s");
+    CHECK(comm.overdue(0.01) ==
+          "increment (collective 2, in step 7) has not finished for 0 s: look for a rank that prints no error");
     CHECK(comm.take_times().sent_bytes == 2 * 1500);  // those before it; it does not wait for this one
     emulator::stall(comm.comm_stream(), false);
     cuda.synchronize();

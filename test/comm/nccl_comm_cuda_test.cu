@@ -389,7 +389,9 @@ TEST_CASE("what hangs in NCCL or CUDA ends the process, with its name", "[nccl_c
     CHECK(blocked.err == "error: rank 0: the look at the GPU's collectives was not over after 0.5 s\n");
     const Finished hung = run(this_test("a collective hangs"));
     CHECK(hung.exit_code == kExitRank);
-    CHECK(hung.err == "error: rank 0: all_reduce (collective 1, in step 5) has not finished for 0 s\n0 aborted\n");
+    CHECK(hung.err ==
+          "error: rank 0: all_reduce (collective 1, in step 5) has not finished for 0 s: look for a rank that prints "
+          "no error\n0 aborted\n");
     const Finished failed = run(this_test("another rank fails meanwhile"));
     CHECK(failed.exit_code == kExitRank);
     CHECK(contains(failed.err,

@@ -69,8 +69,10 @@ struct Plain {
 //
 // `stored` is half a unit of the tensors' type if that is coarser than float32, else 0. Weights and dS are rounded to
 // that type before they are multiplied, out and dqkv when they are stored. The errors of out, from its weights and from
-// storing it, then also enter D = dout . out.
-inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& dout, double stored = 0) {
+// storing it, then also enter D = dout . out. `stored_by_head`: the same for dK and dV of each query head of a group,
+// which cuDNN stores before it adds them.
+inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& dout, double stored = 0,
+                             double stored_by_head = 0) {
     constexpr double kSmallest = 0x1p-126;  // smaller numbers may be flushed to zero
     const size_t HS = size_t(s.HS);
     std::vector<double> dqkv(qkv.size());
@@ -84,7 +86,8 @@ inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
     // A query sums over T keys at most, a key over T queries of each head of its group.
     const double sum_units = 2 + std::sqrt(double(s.T * (s.NH / s.NKV))) / 2;
     for (int64_t b = 0; b < s.B; b++)
-        for (int64_t h = 0; h < s.NH; h++)
+        for (int64_t h = 0; h < s.NH; h++) {
+            const std::vector<double> others = dqkv;  // of the heads before this one
             for (int64_t t = 0; t < s.T; t++) {
                 const size_t row = size_t(((b * s.T + t) * s.NH + h) * s.HS), q = s.at(b, t, 0, h);
                 std::vector<int64_t> keys;  // that query t sees
@@ -137,6 +140,10 @@ inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
                     }
                 }
             }
+            for (size_t i = 0; i < dqkv.size(); i++)
+                if (i % size_t(s.row()) >= size_t(s.NH) * HS)  // of k and v
+                    plain.dqkv_bounds[i] += stored_by_head * std::fabs(dqkv[i] - others[i]);
+        }
     plain.dqkv.assign(dqkv.begin(), dqkv.end());
     for (size_t i = 0; i < dqkv.size(); i++) plain.dqkv_bounds[i] += stored * std::fabs(dqkv[i]);
     return plain;

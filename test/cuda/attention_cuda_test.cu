@@ -14,7 +14,7 @@ struct WithCudnn {
 
 template <class T>
 static bool has_two_kernels(const Cuda& cuda, const AttentionShape& shape) {
-    return std::is_same_v<T, bf16> && shape.HS <= 128 && takes_hopper_attention(cuda);
+    return std::is_same_v<T, bf16> && shape.HS <= 128 && takes_hopper_kernels(cuda);
 }
 
 template <class T>
@@ -66,7 +66,8 @@ static void check_attention_on_device(const Sizes& s, AttentionKernels kernels =
     INFO("B=" << s.B << " T=" << s.T << " NH=" << s.NH << " NKV=" << s.NKV << " HS=" << s.HS << " window=" << s.window);
     const Floats qkv = rounded<T>(bell(uint64_t(s.T), int64_t(s.qkv())));
     const Floats dout = rounded<T>(bell(uint64_t(s.HS), int64_t(s.out())));
-    const Plain want = plain_attention(s, qkv, dout, kStored<T>);
+    const bool by_head = kernels != AttentionKernels::own && s.NH != s.NKV;
+    const Plain want = plain_attention(s, qkv, dout, kStored<T>, by_head ? kStored<T> : 0);
     check_results(attention<T>(s, qkv, dout, kernels), want);
 }
 
@@ -199,7 +200,7 @@ TEST_CASE("attention's kernels are right for narrow heads over many tiles", "[at
     check_attention_on_device<bf16>({{1, 330, 1, 1, HS, window}, numbers});
 }
 
-// Same formulas, same roundings: what holds for our kernels holds for cuDNN's.
+// Same formulas, same roundings but that of each query head's dK and dV: what holds for our kernels holds for cuDNN's.
 TEST_CASE("cuDNN's attention is right where it has kernels", "[attention][cudnn]" ON_DEVICE) {
     const auto [T, NH, NKV, HS, window] = GENERATE(table<int, int, int, int, int>(
         {{64, 2, 2, 64, -1}, {200, 2, 2, 64, -1}, {200, 4, 2, 128, -1}, {256, 2, 1, 64, 63}, {256, 2, 2, 128, 64}}));
@@ -374,18 +375,24 @@ TEST_CASE("attention's backward on Hopper has the same bits for any number of bl
     SECTION("documents") { check_hopper_blocks<64>({{2, 400, 4, 2, 64}, documents_of(2, 400, {150, 64, 100, 86})}); }
 }
 
-TEST_CASE("Hopper's kernels run where they are asked for by name", "[attention]" ON_DEVICE) {
+TEST_CASE("cuDNN's backward is taken by name, or where ours is not the faster one", "[attention]" ON_DEVICE) {
+    const AttentionShape heads_of_64{2, 256, 2, 2, 64}, heads_of_128{2, 256, 2, 2, 128},
+        windowed{2, 256, 2, 2, 128, 128}, too_far{2, 256, 2, 2, 128, 255};
     Cuda cuda;
-    const bool is_hopper = takes_hopper_kernels(cuda);
-    for (const AttentionKernels kernels :
-         {AttentionKernels::automatic, AttentionKernels::own, AttentionKernels::cudnn, AttentionKernels::mixed}) {
+    const bool is_hopper = takes_hopper_kernels(cuda), chooses = cuda.cudnn_attention().deterministic();
+    CHECK(wants_cudnn_backward(cuda, heads_of_64) == !is_hopper);
+    CHECK(wants_cudnn_backward(cuda, windowed) == !(is_hopper && chooses));
+    CHECK(wants_cudnn_backward(cuda, heads_of_128));
+    CHECK(wants_cudnn_backward(cuda, too_far));
+    for (const AttentionKernels kernels : {AttentionKernels::own, AttentionKernels::cudnn, AttentionKernels::mixed}) {
         cuda.attention = kernels;
-        const bool by_name = kernels == AttentionKernels::own || kernels == AttentionKernels::mixed;
-        CHECK(takes_hopper_attention(cuda) == (is_hopper && by_name));
+        for (const AttentionShape& shape : {heads_of_64, heads_of_128, windowed})
+            CHECK(wants_cudnn_backward(cuda, shape) == (kernels == AttentionKernels::cudnn));
     }
     for (const int chip : {80, 89, 100, 120}) {
-        cuda.attention = AttentionKernels::own, cuda.compute_capability = chip;
-        CHECK(!takes_hopper_attention(cuda));
+        cuda.attention = AttentionKernels::automatic, cuda.compute_capability = chip;
+        CHECK(!takes_hopper_kernels(cuda));
+        CHECK(wants_cudnn_backward(cuda, heads_of_64));
     }
 }
 
@@ -398,7 +405,7 @@ TEST_CASE("cuDNN plans for the shapes that were told and the passes that are nee
     const int32_t starts = 0;
     documents.starts = &starts;
     for (const bool learns : {false, true}) {
-        Cuda cuda;
+        Cuda cuda(0, {"", AttentionKernels::cudnn});
         const auto plans = [&] { return cuda.cudnn_attention().plans_made(); };
         CHECK(!takes_cudnn<bf16>(cuda, whole, false));  // nothing was told yet
         CHECK(plans() == 0);
@@ -441,7 +448,7 @@ TEST_CASE("a mixed attention is cuDNN's forward and our own backward", "[attenti
 }
 
 TEST_CASE("which attention runs is said, with the reason", "[attention]" ON_DEVICE) {
-    const AttentionShape shape{2, 256, 2, 2, 64}, odd{2, 256, 5, 2, 64};
+    const AttentionShape shape{2, 256, 2, 2, 128}, odd{2, 256, 5, 2, 128}, windowed{2, 256, 2, 2, 128, 100};
     Cuda none;
     CHECK(plan_attention<bf16>(none, {shape}, true) == format("own kernels (cuDNN: %s)", kNoCudnn));
     CHECK(plan_attention<float>(none, {shape}, true) == "own kernels (cuDNN's are for bf16)");
@@ -450,6 +457,12 @@ TEST_CASE("which attention runs is said, with the reason", "[attention]" ON_DEVI
     CHECK(plan_attention<bf16>(own, {shape}, true) == "own kernels (--attention own)");
     CHECK(own.cudnn_attention().plans_made() == 0);
     CHECK(contains(plan_attention<bf16>(fastest, {shape}, true), "backward at its fastest"));
+    Cuda automatic;
+    const bool by_window = takes_hopper_kernels(automatic);
+    CHECK(contains(plan_attention<bf16>(automatic, {shape, windowed}, true),
+                   by_window ? "the same bits each time, with our own backward for windows; own"
+                             : "the same bits each time; own"));
+    CHECK(automatic.cudnn_attention().plans_made() == (by_window ? 3 : 4));
     CHECK(plan_attention<bf16>(fastest, {odd}, true) == "own kernels (cuDNN: 5 heads cannot share 2)");
     CHECK(
         contains(plan_attention<bf16>(fastest, {shape, odd}, true), "own kernels elsewhere (5 heads cannot share 2)"));

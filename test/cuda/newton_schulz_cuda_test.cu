@@ -86,11 +86,15 @@ TEMPLATE_TEST_CASE("newton_schulz on a GPU: a matrix has the same bits whatever 
 
 TEST_CASE("newton_schulz on a GPU: which products, how much memory, which rows", "[newton_schulz]" ON_DEVICE) {
     Cuda cuda;
+    const int real_chip = cuda.compute_capability;
     CHECK(!newton_schulz_by_triangles<float>(cuda, 64, 64, SymmetricProducts::triangle));
-    CHECK(newton_schulz_by_triangles<bf16>(cuda, 64, 64, SymmetricProducts::automatic));
-    CHECK(newton_schulz_by_triangles<bf16>(cuda, 4096, 64, SymmetricProducts::automatic));
-    CHECK(newton_schulz_by_triangles<bf16>(cuda, 4096, 4096, SymmetricProducts::automatic) ==
-          (cuda.compute_capability < 90));
+    for (const int chip : {80, 90, 100}) {
+        cuda.compute_capability = chip;
+        CHECK(newton_schulz_by_triangles<bf16>(cuda, 4096, 64, SymmetricProducts::automatic) == (chip != 90));
+        CHECK(newton_schulz_by_triangles<bf16>(cuda, 4096, 4096, SymmetricProducts::automatic) == (chip < 90));
+        CHECK(newton_schulz_by_triangles<bf16>(cuda, 64, 64, SymmetricProducts::triangle));
+    }
+    cuda.compute_capability = real_chip;
     CHECK(!newton_schulz_by_triangles<bf16>(cuda, 64, 64, SymmetricProducts::whole));
     CHECK(!newton_schulz_by_triangles<bf16>(cuda, 12, 64, SymmetricProducts::triangle));
     // It never takes more workspace than it has announced.

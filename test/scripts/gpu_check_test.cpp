@@ -284,7 +284,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
             sum += seconds;
         if (contains(line, "    each attention ")) trained = seconds;
     }
-    CHECK(steps == 17);  // tests take what is left then
+    CHECK(steps == 18);  // tests take what is left then
     CHECK(std::abs(sum - whole) <= 6);
     CHECK(whole < 420);
     double tokens_s = 0;
@@ -292,6 +292,22 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
          {"GPT-2 124M, B 32, cuDNN", "GPT-2 124M, B 32, own attention", "GPT-2 124M, B 32, --attention mixed"})
         tokens_s += 10 * 524288 / predicted_number(run, "mid", gpu);
     CHECK(std::abs(trained - tokens_s - 3 * 8) <= 0.51);
+}
+
+TEST_CASE("gpu_check peers measures llm.c where it is told where that is, and PyTorch where it has a GPU",
+          "[gpu_check][plain]") {
+    const FakeMachine machine;
+    machine.script("peer",
+                   "echo \"$*\" >peered\nfor step in 1 2 3 4 5 6; do echo '| lr 6e-4 | 1048.576 ms | MFU'; done");
+    const Finished finished = machine.check("peers", "NO_BUILD=1 LLMC_COMMIT=f1e2ace LLMC=" + machine.folder / "peer");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 0);
+    CHECK(contains(machine.result("train 124M, llm.c"), "500000 tok/s"));
+    CHECK(contains(machine.read("out/results.jsonl"), "llm.c (f1e2ace)"));
+    CHECK(contains(machine.read("peered"), "-e d12 -b 32 -t 1024 -d 524288 -x 10"));
+    CHECK(contains(machine.result("pytorch"), "python3 has no PyTorch that sees a GPU"));
+    CHECK(machine.has_good_results());
+    CHECK(contains(machine.check("peers", "NO_BUILD=1").out, "$LLMC names no train_gpt2cu"));
 }
 
 TEST_CASE("gpu_check trains with no attention whose tests have failed", "[gpu_check][plain]") {

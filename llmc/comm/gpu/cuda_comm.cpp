@@ -129,6 +129,6 @@ std::string CudaComm::overdue(double timeout_s) {
     const double seconds = std::chrono::duration<double>(now - since_).count();
     if (seconds <= timeout_s) return "";
     const Collective& c = at(watched_);
-    return format("%s (collective %ld, in step %ld) has not finished for %.0f s", c.name, long(watched_), long(c.step),
-                  seconds);
+    return format("%s (collective %ld, in step %ld) has not finished for %.0f s: look for a rank that prints no error",
+                  c.name, long(watched_), long(c.step), seconds);
 }

@@ -11,7 +11,7 @@ Math      GEMMs of bf16 on tensor cores up to HS 128, all others by multiply-add
 Work      bf16: cuDNN's kernels for the shapes given to plan_attention(), where it has any and Cuda::attention allows
           them (cudnn_attention.h); else our own, for heads of 64 and 128. Smaller heads, and those in between, are
           padded in the kernel and cost as much as 64 or 128: flash_attention_forward.cuh,
-          flash_attention_backward.cuh or, on Hopper and only by name, flash_attention_hopper.cuh,
+          flash_attention_backward.cuh or, on Hopper, flash_attention_hopper.cuh,
           flash_attention_hopper_backward.cuh. fp32, and heads above 128 in bf16, by multiply-adds: attention_fp32.cuh.
           In our kernels blocks share no sums, or add to them in a fixed order: the same bits each time. Only they take
           documents; keys before the first document of a tile of queries cost nothing, nor do queries after the last
@@ -63,43 +63,50 @@ void with_columns_per_lane(int64_t HS, Run run) {
         run(std::integral_constant<int, 8>());
 }
 
+// Whether backward is left to cuDNN, if it supports the shape. On an H100 (doc/performance.md) ours takes 0.83 of the
+// time of cuDNN's deterministic one for heads of 64, 0.65 for heads of 128 with a window, but 1.11 without; of its
+// fastest one 0.94, 1.04 and 1.21.
+inline bool wants_cudnn_backward(Cuda& cuda, const AttentionShape& s) {
+    if (cuda.attention != AttentionKernels::automatic) return cuda.attention == AttentionKernels::cudnn;
+    const bool has_window = s.window >= 0 && s.window < s.T - 1;
+    return !takes_hopper_kernels(cuda) || (s.HS > 64 && !(has_window && cuda.cudnn_attention().deterministic()));
+}
+
 // Declares, once at the start of a run, the shapes that it will use in every step. For these cuDNN's kernels run where
 // it has any, and their plans are made now, backward's only if `learns`. All other shapes (prompts, samples, tasks,
 // windows that grow) are left to our own kernels, because a plan takes most of a second. Returns, for the log, which
 // kernels run and why not others. Throws an Error if cuDNN was requested by name and cannot run.
 template <class T>
 std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes, bool learns) {
-    PlannedAttention& planned = cuda.planned_attention.emplace();
-    planned.has_backward = learns && cuda.attention != AttentionKernels::mixed;
+    auto& [forward, backward] = cuda.planned_attention.emplace();
     if (std::is_same_v<T, float>) return "own kernels (cuDNN's are for bf16)";
     if (cuda.attention == AttentionKernels::own) return "own kernels (--attention own)";
     CudnnAttention& cudnn = cuda.cudnn_attention();
     std::string why;
-    for (const AttentionShape& shape : shapes)
-        if (planned.has_backward ? cudnn.supports(shape, &why) : cudnn.supports(shape, false, &why))
-            planned.shapes.push_back(key_of(shape));
+    for (const AttentionShape& shape : shapes) {
+        const bool both = learns && wants_cudnn_backward(cuda, shape);
+        if (!(both ? cudnn.supports(shape, &why) : cudnn.supports(shape, false, &why))) continue;
+        forward.push_back(key_of(shape));
+        if (both) backward.push_back(key_of(shape));
+    }
     require(why.empty() || cuda.attention != AttentionKernels::cudnn, "--attention cudnn: %s", why.c_str());
-    if (planned.shapes.empty()) return "own kernels (cuDNN: " + why + ")";
-    return format("%s for batches of %ld x %ld, %s; own kernels elsewhere%s", cudnn.name().c_str(), shapes[0].B,
+    if (forward.empty()) return "own kernels (cuDNN: " + why + ")";
+    return format("%s for batches of %ld x %ld, %s%s; own kernels elsewhere%s", cudnn.name().c_str(), shapes[0].B,
                   shapes[0].T,
                   !learns                 ? "forward"
-                  : !planned.has_backward ? "forward, and our own backward"
+                  : backward.empty()      ? "forward, and our own backward"
                   : cudnn.deterministic() ? "the same bits each time"
                                           : "backward at its fastest",
+                  learns && backward.size() % forward.size() ? ", with our own backward for windows" : "",
                   why.empty() ? "" : (" (" + why + ")").c_str());
 }
 
 template <class T>
 bool takes_cudnn(const Cuda& cuda, const AttentionShape& shape, bool is_backward) {
     if (std::is_same_v<T, float> || !cuda.planned_attention) return false;
-    const auto& [shapes, has_backward] = *cuda.planned_attention;
-    return (has_backward || !is_backward) && std::find(shapes.begin(), shapes.end(), key_of(shape)) != shapes.end();
-}
-
-// Only if our own kernels are requested by name, as long as no GPU has run these: `automatic` uses mma.sync's.
-inline bool takes_hopper_attention(const Cuda& cuda) {
-    const bool by_name = cuda.attention == AttentionKernels::own || cuda.attention == AttentionKernels::mixed;
-    return by_name && takes_hopper_kernels(cuda);
+    const auto& [forward, backward] = *cuda.planned_attention;
+    const std::vector<AttentionKey>& shapes = is_backward ? backward : forward;
+    return std::find(shapes.begin(), shapes.end(), key_of(shape)) != shapes.end();
 }
 
 // Bytes of workspace for forward and backward, whichever kernels run; before plan_attention() the most that they may
@@ -107,11 +114,11 @@ inline bool takes_hopper_attention(const Cuda& cuda) {
 template <class T>
 size_t attention_workspace(Cuda& cuda, const AttentionShape& shape, bool learns = true) {
     check_head_size<T>(shape.HS);
-    const bool is_hopper = std::is_same_v<T, bf16> && shape.HS <= 128 && learns && takes_hopper_attention(cuda);
+    const bool is_hopper = std::is_same_v<T, bf16> && shape.HS <= 128 && learns && takes_hopper_kernels(cuda);
     const size_t own =
         sizeof(float) * size_t(is_hopper ? hopper_backward_floats(cuda, shape) : attention_stats_size(shape));
     CudnnAttention& cudnn = cuda.cudnn_attention();
-    const bool both = learns && cuda.attention != AttentionKernels::mixed;
+    const bool both = learns && wants_cudnn_backward(cuda, shape);
     if (cuda.planned_attention)
         return std::max(own, takes_cudnn<T>(cuda, shape, false) ? cudnn.workspace_bytes(shape, both) : 0);
     const bool never = std::is_same_v<T, float> || cuda.attention == AttentionKernels::own;
@@ -127,11 +134,11 @@ void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const Atten
     if constexpr (std::is_same_v<T, float>)
         with_columns_per_lane(shape.HS, [&](auto J) { attention_fp32_forward<J>(cuda, out, lse, qkv, shape); });
     else if (shape.HS <= 64)
-        takes_hopper_attention(cuda) ? flash_attention_forward_hopper<64>(cuda, out, lse, qkv, shape)
-                                     : flash_attention_forward<64>(cuda, out, lse, qkv, shape);
+        takes_hopper_kernels(cuda) ? flash_attention_forward_hopper<64>(cuda, out, lse, qkv, shape)
+                                   : flash_attention_forward<64>(cuda, out, lse, qkv, shape);
     else if (shape.HS <= 128)
-        takes_hopper_attention(cuda) ? flash_attention_forward_hopper<128>(cuda, out, lse, qkv, shape)
-                                     : flash_attention_forward<128>(cuda, out, lse, qkv, shape);
+        takes_hopper_kernels(cuda) ? flash_attention_forward_hopper<128>(cuda, out, lse, qkv, shape)
+                                   : flash_attention_forward<128>(cuda, out, lse, qkv, shape);
     else
         attention_fp32_forward<8>(cuda, out, lse, qkv, shape);
 }
@@ -149,11 +156,11 @@ void attention_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const 
         with_columns_per_lane(shape.HS,
                               [&](auto J) { attention_fp32_backward<J>(cuda, dqkv, dout, out, lse, qkv, shape); });
     else if (shape.HS <= 64)
-        takes_hopper_attention(cuda) ? flash_attention_backward_hopper<64>(cuda, dqkv, dout, out, lse, qkv, shape)
-                                     : flash_attention_backward<64>(cuda, dqkv, dout, out, lse, qkv, shape);
+        takes_hopper_kernels(cuda) ? flash_attention_backward_hopper<64>(cuda, dqkv, dout, out, lse, qkv, shape)
+                                   : flash_attention_backward<64>(cuda, dqkv, dout, out, lse, qkv, shape);
     else if (shape.HS <= 128)
-        takes_hopper_attention(cuda) ? flash_attention_backward_hopper<128>(cuda, dqkv, dout, out, lse, qkv, shape)
-                                     : flash_attention_backward<128>(cuda, dqkv, dout, out, lse, qkv, shape);
+        takes_hopper_kernels(cuda) ? flash_attention_backward_hopper<128>(cuda, dqkv, dout, out, lse, qkv, shape)
+                                   : flash_attention_backward<128>(cuda, dqkv, dout, out, lse, qkv, shape);
     else
         attention_fp32_backward<8>(cuda, dqkv, dout, out, lse, qkv, shape);
 }

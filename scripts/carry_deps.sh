@@ -250,8 +250,8 @@ if [ -n "$programs$nccl_chip" ]; then
         mkdir -p "$packed/build/carried/lib"
         scripts/one_chip.py "$library" "$nccl_chip" "$packed/build/carried/lib/libnccl.so.2"
     fi
-    # A higher level would hardly help: device code is compressed already.
-    (cd "$packed" && tar -cf - -- *) | xz -3 -T0 >"$deps/carried.tar.xz"
+    # A higher level would hardly help: device code is compressed already. But the programs have most of it in common.
+    (cd "$packed" && tar -cf - -- *) | xz --lzma2=preset=3,dict=256MiB >"$deps/carried.tar.xz"
     took packed "$(du -h --apparent-size "$deps/carried.tar.xz" | cut -f 1) in $deps/carried.tar.xz"
 fi
 

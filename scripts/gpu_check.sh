@@ -7,14 +7,15 @@
 #                 and of attention (what fails is not trained with); GPT-2 124M with each attention (speed, equal losses);
 #                 GPT-2 1558M; first losses against a CPU's; the same bits in two runs; benchmarks of matmul and attention; a
 #                 micro-step op by op (--profile) and kernel by kernel (ncu); then, in the remaining time: the quickstart;
-#                 --batch-size auto; the head in chunks of 320 and 8192 rows; --no-deterministic; other tests. It begins with a
-#                 table of the seconds that each is expected to take on an H100
+#                 --batch-size auto; the head in chunks of 320 and 8192 rows; --no-deterministic; PyTorch; other tests. It
+#                 begins with a table of the seconds that each is expected to take on an H100
 #   second, test  all tests that run on a GPU, those of the most important ops first
 #   third, bench  a large GEMM for half a minute, then all benchmarks of dev/bench in bf16
 #   fourth        training of nanochat's 12-layer model in bf16 and in FP8, and of modded-nanogpt's track 3; then, in the
 #                 remaining time, tests under compute-sanitizer: memcheck, then racecheck
 #   comm          several NCCL ranks, on all GPUs or, with NCCL 2.30.3 or later, 2 and 4 ranks on a single one: losses equal to
 #                 those of virtual ranks, a rank that is killed, one that hangs, bf16 gradients, Muon, resume, memory
+#   peers         GPT-2 124M by Anvil, by python3's PyTorch and by llm.c ($LLMC: its train_gpt2cu; $LLMC_COMMIT)
 #   build, conformance, train, modern, sanitize     these parts alone
 #
 # A part takes at most $LIMIT seconds (590). Results are written at once, so a part that is killed keeps all that it has

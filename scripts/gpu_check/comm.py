@@ -210,11 +210,12 @@ def a_rank_hangs(world, size):
 
 
 def judge_end(part, name, ranks, victim, seconds, began):
-    """The others end with exit code 3 and name it."""
+    """The others end with exit code 3 and name it, or as the watch over a GPU's collectives say how to find it."""
     others = [rank for rank in range(ranks.world) if rank != victim]
     codes = ranks.codes(seconds, others)
     took = time.monotonic() - began
-    silent = [rank for rank in others if f"rank {victim}" not in ranks.said(rank).split("error: ", 1)[-1]]
+    told = re.compile(rf"error: .*(rank {victim}|a rank that prints no error)")
+    silent = [rank for rank in others if not told.search(ranks.said(rank))]
     wrong = [f"rank {rank} " + ("goes on" if code is None else f"ended with {code}: {last_line(ranks.said(rank))}")
              for rank, code in zip(others, codes) if code != 3]  # fmt: skip
     wrong += [f"rank {rank} does not name rank {victim}: {last_line(ranks.said(rank))}" for rank in silent]

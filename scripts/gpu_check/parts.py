@@ -179,6 +179,8 @@ def bench(part, name, label=None, flags=(), env=None, limit=150, **more):
         rows.keep()
         if ran.code != 0 or ran.timed_out:
             raise Failed(f"{ran.why()}; {rows.kept} rows are kept")
+        if not rows.wrong and not rows.kept and name not in FIRST_BENCHES:
+            raise NotRun("it measures nothing of a GPU")
         if rows.wrong or not rows.kept:
             raise Failed(str(rows.wrong or "it wrote no row"))
         part.result(label, "ok", f"{rows.kept} rows", **clocks.seen())
@@ -343,12 +345,13 @@ PARTS = {
         Step(training.largest_batch, 90, trains=[("124M, auto", "cudnn"), ("124M, auto", "mixed")], spare=True),
         Step(training.head_rows, 90, trains=[("124M, head 320", "auto"), ("124M, head 8192", "auto")], spare=True),
         Step(training.not_deterministic, 60, trains=[("124M, fastest", "cudnn")], spare=True),
-        Step(tests, 590, spare=True),
+        Step(training.pytorch, 150, 60, spare=True), Step(tests, 590, spare=True),
     ],
     "second": [Step(tests, 590)],
     "third": [Step(sustained, 60), Step(all_benches, 590), Step(model_beside_it, 30)],
     "fourth": [Step(peak, 60), Step(training.modern, 400), Step(sanitize, 590, spare=True)],
     "comm": [Step(comm.tests, 60), Step(comm.ranks, 590)],
+    "peers": [Step(training.each_attention, 240), Step(training.pytorch, 150), Step(training.llmc, 90)],
     "build": [Step(build, 590)],
     "conformance": [Step(conformance, 590)],
     "train": [Step(peak, 60), Step(training.each_attention, 240), Step(training.largest_batch, 90),

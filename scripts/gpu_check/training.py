@@ -9,7 +9,7 @@ import re
 import shutil
 import statistics
 
-from harness import RUNS, ROOT, Clocks, Failed, NotRun, gpu_name, smi
+from harness import RUNS, ROOT, Clocks, Failed, NotRun, gpu_name, library_folders, smi
 
 REFERENCE = ROOT / "doc/results/cpu-losses-124M.json"
 GPT2_VOCAB = 50257
@@ -221,6 +221,49 @@ def not_deterministic(part):
     if "cudnn" not in attentions(part) or "--[no-]deterministic" not in help_of(part):
         raise NotRun("this train_gpt has no --no-deterministic, or no cuDNN")
     speed_124M(part, "cudnn", "train 124M, --no-deterministic", "124M, fastest", flags={"deterministic": "false"})
+
+
+# ---- others that train it ------------------------------------------------------------------------------------------------
+
+
+def peer(part, name, what, command, ms_of, limit, env=None):
+    """A row with another program's speed: the median of its steps after the first three. ms_of(text): its steps' times."""
+    with part.isolated(f"train 124M, {name}"):
+        with Clocks() as clocks:
+            ran = part.run(command, limit=limit, env=env)
+        ms = ms_of(ran.text)[3:]
+        if ran.code != 0 or len(ms) < 3:
+            raise Failed(ran.why())
+        step_ms = statistics.median(ms)
+        rate = TOKENS / step_ms * 1e3
+        part.add_row({"type": "train", "run": f"124M, {name}", "what": f"{what}, {len(ms)} steps", "tokens_per_second": rate,
+                      "step_ms": step_ms, "mfu_percent": None, "attention": name, "batch": f"{micro_batch()} x "
+                      f"{TOKENS // 1024 // micro_batch()}", **clocks.seen()})  # fmt: skip
+        part.result(f"train 124M, {name}", "measured", f"{rate:.0f} tok/s")
+
+
+def pytorch(part):
+    """The same model, batch and optimizer by the PyTorch of python3, if it has one."""
+    asked = part.run(["python3", "-c", "import torch; print(torch.cuda.is_available(), torch.__version__)"], limit=60, quiet=True)
+    if asked.code != 0 or not asked.text.startswith("True "):
+        raise NotRun("python3 has no PyTorch that sees a GPU")
+    peer(part, "PyTorch", f"GPT-2 124M, T 1024, PyTorch {asked.text.split()[1]} compiled, bf16 autocast",
+         ["python3", ROOT / "scripts/gpu_check/pytorch_step.py", micro_batch(), 1024, TOKENS, MOST_STEPS],
+         lambda text: [json.loads(line)["ms"] for line in text.splitlines() if line.startswith("{")], 150)  # fmt: skip
+
+
+def llmc(part):
+    """The same by llm.c's train_gpt2cu, if $LLMC names one (built with USE_CUDNN=1 for what it does best)."""
+    if not os.environ.get("LLMC"):
+        raise NotRun("$LLMC names no train_gpt2cu of llm.c")
+    data = tokens_of(GPT2_VOCAB)
+    # No validation, sample or evaluation between the steps.
+    flags = {"i": data, "j": data, "e": "d12", "b": micro_batch(), "t": 1024, "d": TOKENS, "x": MOST_STEPS, "v": 1000, "m": 1,
+             "s": 0, "h": 0, "l": 6e-4, "c": 0.1}  # fmt: skip
+    peer(part, "llm.c", f"GPT-2 124M, T 1024, llm.c ({os.environ.get('LLMC_COMMIT', 'commit not told')}), bf16",
+         [os.environ["LLMC"], *(str(word) for name, value in flags.items() for word in (f"-{name}", value))],
+         lambda text: [float(ms) for ms in re.findall(r"\| +([\d.]+) ms \|", text)], 90,
+         {"LD_LIBRARY_PATH": ":".join([*map(str, library_folders()), os.environ.get("LD_LIBRARY_PATH", "")])})  # fmt: skip
 
 
 def same_bits(part):

@@ -12,14 +12,14 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 59_193,
+    "lines of llmc/ (sources, with comments)": 59_271,
     "sources of llmc/": 445,
     "sources of one folder of llmc/": 59,
-    "files of scripts/": 41,
+    "files of scripts/": 42,
     "flags of `train_gpt train`": 96,
-    "words of README.md and doc/": 36_484,
-    "words of dev/LOG.md and dev/log/": 15_129,
-    "lines of Makefile and make/": 755,
+    "words of README.md and doc/": 38_418,
+    "words of dev/LOG.md and dev/log/": 15_574,
+    "lines of Makefile and make/": 758,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}
 

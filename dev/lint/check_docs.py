@@ -180,7 +180,7 @@ PROOFS = {
     },
     "Which one do you want?": {
         "Written in": "make/find.mk",  # names every library that is looked for
-        "Published speed on H100": "doc/results/steps-predicted.json doc/results/published.json dev/results/predict.py",  # predictions only
+        "Published speed on H100": "doc/results/h100-80gb-hbm3-2026-11-27/first/results.jsonl dev/results/perf_table.py",
         "Published GPT-2 124M run": "scripts/run.sh",  # would make one
         "Models": "test/interop/interop_test.cpp dev/interop/check_models.py",
         "Beyond pretraining": "test/data/chat_test.cpp test/python/nanochat_test.py dev/fixtures/make_nanochat_fixture.py",

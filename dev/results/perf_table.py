@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the results of a GPU run into doc/performance.md, between its markers.
 
-    dev/results/perf_table.py RESULTS            a folder that scripts/gpu_check.sh wrote, doc/results/GPU-DATE
-    dev/results/perf_table.py                    the newest folder under doc/results/; without any: "not measured"
+    dev/results/perf_table.py                    of each GPU the newest folder under doc/results/: the most important rows
+    dev/results/perf_table.py RESULTS            all tables of a folder that scripts/gpu_check.sh wrote, doc/results/GPU-DATE
     dev/results/perf_table.py --check            exit code 1 if the page differs from what it would write
     dev/results/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a valid row
 
@@ -248,17 +248,37 @@ def results_text(results):
     return text, rows, notes
 
 
-def page_text(results):
-    """The text between the markers for a folder of results; without one: "not measured"."""
-    if not results:
-        return NOT_MEASURED + "\n"
-    text, rows, notes = results_text(results)
+def predicted_tables(rows, notes):
+    """Beside the predictions for the measured GPU."""
     gpus = {row["device"] for row in rows if row["type"] == "bench"}
-    for predicted in predictions():
-        # Leaves out predictions for other GPUs than the measured one.
-        if not gpus or any(predicted["gpu"] in gpu for gpu in gpus) or not rows:
-            text += "\n" + predicted_table(predicted, rows, notes)
-    return text
+    return "".join("\n" + predicted_table(predicted, rows, notes) for predicted in predictions()
+                   if not gpus or any(predicted["gpu"] in gpu for gpu in gpus) or not rows)  # fmt: skip
+
+
+def all_tables(results):
+    text, rows, notes = results_text(results)
+    return text + predicted_tables(rows, notes)
+
+
+def summary(results):
+    """What a page says of a folder of results: the runs, what was predicted, and the attention of training."""
+    _, rows, notes = results_text(results)
+    machine = read_object(folders_of(results)[0] / "machine.json")
+    checks = [row for row in rows if row["type"] == "check"]
+    good = sum(row["result"] in ("ok", "measured") for row in checks)
+    bad = [f"{row['check']} {row['result']}" for row in checks if row["result"] not in ("ok", "measured")]
+    same = [(p["run"], p["attention"], p["batch"]) for predicted in predictions() for p in predicted["runs"]]
+    text = (f"**{machine['GPU']}**, {machine['date']}, commit {machine['commit']}, CUDA {machine['CUDA']}, driver {machine['driver']}, power limit {machine['power limit']}: "
+            f"{good} of {len(checks)} checks good" + (f" (not: {'; '.join(bad)})" if bad else "")
+            + f". All rows: `doc/results/{results.name}/`.\n\n")  # fmt: skip
+    text += train_table([row for row in rows if row["type"] == "train" and
+                         (row["run"], row["attention"], row.get("batch")) not in same])  # fmt: skip
+    text += predicted_tables(rows, notes)
+    attention = [row for row in rows if row["type"] == "bench" and row["op"] == "attention" and row["shape"] in TRAINED and "rival" in row]
+    return text + ("\nAttention:\n\n" + bench_table(attention) if attention else "")
+
+
+TRAINED = ("124M", "d24")  # shapes of heads of 64 and of 128
 
 
 def widest(peaks):
@@ -271,9 +291,13 @@ def widest(peaks):
 
 
 def newest_results():
+    """Of each GPU the newest folder; by name."""
     folders = {path.parent for path in (ROOT / "doc/results").glob("*/machine.json")}
     folders |= {path.parent.parent for path in (ROOT / "doc/results").glob("*/*/machine.json")}
-    return max(folders, key=lambda path: (path.name.rsplit("-", 3)[1:], path.name)) if folders else None
+    newest = {}
+    for folder in sorted(folders, key=lambda path: (path.name.rsplit("-", 3)[1:], path.name)):
+        newest[folder.name.rsplit("-", 3)[0]] = folder
+    return [newest[gpu] for gpu in sorted(newest)]
 
 
 def main():
@@ -287,7 +311,11 @@ def main():
         if args.validate:
             print(f"{args.validate}: {len(read_rows(args.validate))} rows")
             return 0
-        renew_page(args.page, page_text(args.results or newest_results()), MARKERS, "dev/results/perf_table.py", args.check)
+        if args.results:
+            text = all_tables(args.results)
+        else:
+            text = "\n".join(map(summary, newest_results())) or NOT_MEASURED + "\n"
+        renew_page(args.page, text, MARKERS, "dev/results/perf_table.py", args.check)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -27,7 +27,8 @@ struct Plans {
 Finished with_cudnn(const std::string& command) { return run("ANVIL_EMULATOR_CUDNN=1 " + command); }
 
 Plans plans_of(const TinyRuns& runs, const std::string& out, const FlagMap& more) {
-    must_succeed(with_cudnn(command_of(runs.flags(out, with(kFlags, more)))));
+    const FlagMap both_passes = with(kFlags, {{"attention", "cudnn"}});
+    must_succeed(with_cudnn(command_of(runs.flags(out, with(both_passes, more)))));
     const std::string end = records_in(runs.path(out), "end").at(0);
     const auto number = [&](const std::string& name) {
         const size_t at = end.find("\"" + name + "\":");
@@ -107,8 +108,9 @@ TEST_CASE("whose attention runs is said at the start, and why", "[plans][once]" 
     CHECK(contains(says(cudnn, {{"attention", "own"}}), "attention: own kernels (--attention own); GEMM: "));
     CHECK(contains(says(cudnn, {{"document-token", "0"}}), "own kernels (cuDNN: the graph has no mask for several"));
     CHECK(contains(says(cudnn, {{"dtype", "fp32"}}), "own kernels (cuDNN's are for bf16)"));
-    CHECK(
-        contains(says(cudnn, {{"deterministic", "false"}}), "2 x 160, backward at its fastest; own kernels elsewhere"));
+    CHECK(contains(says(cudnn, {{"deterministic", "false"}, {"attention", "cudnn"}}),
+                   "2 x 160, backward at its fastest; own kernels elsewhere"));
+    CHECK(contains(says(cudnn, {}), "2 x 160, forward, and our own backward; own kernels elsewhere"));
     CHECK(contains(says(cudnn, {}), "head: 320 of 320 rows of logits at a time"));
 }
 #endif

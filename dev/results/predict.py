@@ -80,7 +80,7 @@ MEASURED = [
     ("GPT-2 124M, head in chunks of 8192 rows", "124M, head 8192", "auto", MEASURED_FLAGS, {"ANVIL_HEAD_ROWS": "8192"}),
     ("GPT-2 124M, --no-deterministic", "124M, fastest", "cudnn", [*MEASURED_FLAGS, "--no-deterministic", "--attention", "cudnn"], {}),
     (
-        "GPT-2 1558M, B 16, cuDNN",
+        "GPT-2 1558M, B 16",
         "1558M",
         "auto",
         ["--model", "gpt2-1558M", "--batch-size", "16", "--total-batch-size", "524288"],
@@ -93,7 +93,7 @@ PARTS = [
     ("linear layers, backward, with biases and GELU", r"^matmul\w*_backward (?!.*50\d{3})"),
     ("head: logits and both gradients", r"^matmul\w* .*50\d{3}"),
     ("attention forward, cuDNN", r"^attention_forward"),
-    ("attention backward, cuDNN, deterministic", r"^attention_backward"),
+    ("attention backward, ours", r"^attention_backward"),
     ("cross-entropy", r"^cross_entropy"),
     ("layernorm forward with residual, embedding forward", r"^(residual_)?layernorm_forward|^embedding_forward"),
     ("layernorm backward", r"^layernorm_backward"),

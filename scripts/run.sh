@@ -6,16 +6,16 @@
 #
 # NAME, and what it takes on 8 H100 as train_gpt plan predicts it:
 #
-#   gpt2-124M    10.26 G tokens, 8.182 EFLOP, 37.3 min and 14.9 USD
-#   gpt2-355M    31.46 G tokens, 71.46 EFLOP, 5.0 h and 119 USD
-#   gpt2-774M    150 G tokens, 737.4 EFLOP, 51.0 h and 1.22 k USD
-#   gpt2-1558M   33.55 G tokens, 328.9 EFLOP, 21.4 h and 513 USD
-#   d12          1.482 G tokens, 1.196 EFLOP, 382 s and 2.55 USD
-#   d20          5.49 G tokens, 16.07 EFLOP, 71.1 min and 28.4 USD
-#   d24          9.08 G tokens, 43.6 EFLOP, 3.1 h and 74.1 USD
+#   gpt2-124M    10.26 G tokens, 8.182 EFLOP, 35.5 min and 14.2 USD
+#   gpt2-355M    31.46 G tokens, 71.46 EFLOP, 4.7 h and 114 USD
+#   gpt2-774M    150 G tokens, 737.4 EFLOP, 48.9 h and 1.17 k USD
+#   gpt2-1558M   33.55 G tokens, 328.9 EFLOP, 20.6 h and 494 USD
+#   d12          1.482 G tokens, 1.196 EFLOP, 374 s and 2.49 USD
+#   d20          5.49 G tokens, 16.07 EFLOP, 69.7 min and 27.9 USD
+#   d24          9.08 G tokens, 43.6 EFLOP, 3.0 h and 72.8 USD
 #   stage-a      1.704 G tokens, 1.359 EFLOP, 401 s and 2.67 USD
 #   record       1.704 G tokens, 1.359 EFLOP, 401 s and 2.67 USD
-#   gpt2-grade   5.838 G tokens, 27.09 EFLOP, 91.6 min and 36.6 USD
+#   gpt2-grade   5.838 G tokens, 27.09 EFLOP, 92.3 min and 36.9 USD
 #
 # FLAGS are train_gpt's and come after the table's. data/fineweb.sh downloads the tokens unless FLAGS has --train-data. Without
 # a GPU it trains only with --device cpu. $ANVIL_PROGRAMS: the folder of train_gpt, . by default.
@@ -83,10 +83,10 @@ look_up() {
             expected="3.279 of stage-a, the mean of ten runs (modded-nanogpt, track 3)"
             ;;
         gpt2-grade)
-            # nanochat's runs/speedrun.sh, at commit 92d63d4: 8 tokens per parameter, in FP8; with the scales and kernels of attention
-            # that `plan` predicts to be fastest (doc/speedrun.md).
+            # nanochat's runs/speedrun.sh, at commit 92d63d4: 8 tokens per parameter, in FP8; with the scales that `plan` predicts to be
+            # fastest (doc/speedrun.md).
             title="nanochat's speedrun, 24 layers"
-            flags=(--vocab-size 32768 --depth 24 --target-param-data-ratio 8 --dtype fp8 --attention mixed --batch-size 16)
+            flags=(--vocab-size 32768 --depth 24 --target-param-data-ratio 8 --dtype fp8 --batch-size 16)
             fp8=(--fp8-scaling delayed)
             flags+=(--val-every 250 --val-tokens 41943040 --checkpoint-every 1000)
             expected="0.718 bits per byte, and 0.2626 on CORE, after 99 minutes (nanochat's README, the mean of 5 runs on ClimbMix)"

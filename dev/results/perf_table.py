@@ -8,8 +8,8 @@
 
 RESULTS, or each of its folders first, second, ..., has machine.json (hardware and software) and results.jsonl: rows of
 dev/bench (bench.h) and of bench-comm, training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
-library is faster stay in the table. doc/results/predicted-*.json has the predictions from before any measurement;
-RESULTS/notes.json, {"what": "reason"}, explains deviations from them. Needs only Python 3.
+library is faster stay in the table. doc/results/predicted-*.json has the predictions; RESULTS/notes.json,
+{"what": "reason"}, explains deviations from them. Needs only Python 3.
 """
 import argparse
 import json

@@ -44,15 +44,6 @@ MODELS = {
         *HALF_MILLION,
     ],
 }
-# cuDNN's forward and our own backward pass, which is by wgmma on Hopper.
-MIXED = "--attention mixed"
-ALSO_MIXED = ["gpt2-124M", "gpt2-1558M, 8 GPUs", "gpt2-1558M in FP8, delayed, 8 GPUs", "nanochat d24, 8 GPUs"]
-MODELS = {
-    called: [*flags, *mixed]
-    for name, flags in MODELS.items()
-    for called, mixed in [(name, []), (f"{name}, {MIXED}", MIXED.split())]
-    if not mixed or name in ALSO_MIXED
-}
 GPUS = ["H100", "H200", "4090"]
 # Not on the page, only in the file: slower than delayed scaling.
 NOT_SHOWN = ["gpt2-1558M in FP8, 8 GPUs"]
@@ -68,12 +59,12 @@ MEASURED = [
         {},
     ),
     ("GPT-2 124M, B 32, own attention", "124M", "own", [*MEASURED_FLAGS, "--attention", "own"], {}),
-    ("GPT-2 124M, B 32, --attention mixed", "124M", "mixed", [*MEASURED_FLAGS, *MIXED.split()], {}),
+    ("GPT-2 124M, B 32, --attention mixed", "124M", "mixed", [*MEASURED_FLAGS, "--attention", "mixed"], {}),
     (
         "GPT-2 124M, --batch-size auto, --attention mixed",
         "124M, auto",
         "mixed",
-        ["--model", "gpt2-124M", *HALF_MILLION, *MIXED.split()],
+        ["--model", "gpt2-124M", *HALF_MILLION, "--attention", "mixed"],
         {},
     ),
     ("GPT-2 124M, head in chunks of 320 rows", "124M, head 320", "auto", MEASURED_FLAGS, {"ANVIL_HEAD_ROWS": "320"}),
@@ -156,8 +147,6 @@ def steps():
     rows = []
     for gpu in GPUS:
         for name, flags in MODELS.items():
-            if name.endswith(MIXED) and gpu == "4090":
-                continue
             facts, _ = plan(["--gpu", gpu, *flags])
             ranks = facts["ranks"]
             rows.append(
@@ -208,15 +197,15 @@ def span(low, mid, high, scale=1, unit=""):
     return f"{mid * scale:g}{unit} ({min(low, high) * scale:g} to {max(low, high) * scale:g})"
 
 
-def steps_table(rows, mixed):
-    """H100 beside H200. mixed: the rows with our own backward pass of attention."""
+def steps_table(rows):
+    """H100 beside H200."""
     of = {(row["model"], row["gpu"]): row for row in rows}
     header = ["model", "B", "ms per step", "tok/s per GPU", "MFU", "H200: B", "tok/s"]
     return table(
         header,
         [
             [
-                row["model"].removesuffix(f", {MIXED}"),
+                row["model"],
                 str(row["batch_size"]),
                 span(*row["step_ms"]),
                 span(*row["tokens_per_s_of_a_gpu"], 1e-3, "k"),
@@ -225,7 +214,7 @@ def steps_table(rows, mixed):
                 f"{of[row['model'], 'H200']['tokens_per_s_of_a_gpu'][1] * 1e-3:g}k",
             ]
             for row in rows
-            if row["gpu"] == "H100" and row["model"].endswith(MIXED) == mixed and row["model"] not in NOT_SHOWN
+            if row["gpu"] == "H100" and row["model"] not in NOT_SHOWN
         ],
     )
 
@@ -327,8 +316,7 @@ def main():
         wanted[path] = json.dumps(beside_measurements(gpu), indent=1) + "\n"
     page = ROOT / "doc/predicted.md"
     markers = "<!-- predicted steps: dev/results/predict.py -->\n", "<!-- end of predicted steps -->\n"
-    tables = steps_table(rows, False) + "\nWith `--attention mixed`:\n\n" + steps_table(rows, True)
-    wanted[page] = with_section(page.read_text(encoding="utf-8"), tables, markers)
+    wanted[page] = with_section(page.read_text(encoding="utf-8"), steps_table(rows), markers)
     markers = "<!-- published: dev/results/published.py -->\n", "<!-- end of published -->\n"
     tables, problems = published.text(ROOT / "doc/results/published.json", plan, table)
     if tables:

@@ -98,15 +98,13 @@ ANVIL_INLINE void store_operand(P* to, F32<n> x) {
     store(to, x);
 }
 
-// Rows of a matrix of E as the operand A: in place, or widened in `scratch`.
+// Rows of a matrix of E as the operand A: in place, or copied to `scratch`.
 template <class E, class P>
 Strided<P> rows_as_operand(Strided<E> from, int64_t rows, int64_t K, float* scratch) {
-    if constexpr (kWidens<P, E>) {
-        widen_rows(scratch, K, from, rows, K);
-        return {scratch, K, 1};
-    } else {
-        return from;
-    }
+    if constexpr (!kWidens<P, E>)
+        if (!rows_collide(from)) return from;
+    copy_rows<P>(scratch, K, from, rows, K);
+    return {reinterpret_cast<const P*>(scratch), K * kPair<P>, 1};
 }
 
 // c (M, N) += a (M, K) times packed micro-panels of B. range(i, n) is the part of K outside of which rows [i, i + n) of
@@ -189,7 +187,7 @@ struct AttentionForwardScratch {
     float* v;       // packed (kKeys, HS) for each tile of keys
     float* scores;  // (kQueries, kKeys)
     float* sum;     // (kQueries, HS): weights times v so far
-    float* q;       // (kQueries, HS), if it is widened
+    float* q;       // (kQueries, HS), if it is copied
     P* weights;     // (kQueries, kKeys)
 
     AttentionForwardScratch(Cpu& cpu, int64_t T, int64_t HS) {
@@ -285,7 +283,7 @@ struct AttentionBackwardScratch {
     float *k_t, *v_t;            // packed (HS, T)
     float* k;                    // packed (kKeys, HS) for each tile of keys
     float *q, *d_out;            // packed (kQueries, HS)
-    float *q_rows, *d_out_rows;  // (kQueries, HS), if they are widened
+    float *q_rows, *d_out_rows;  // (kQueries, HS), if they are copied
     float *scores, *dp;          // (kQueries, kKeys)
     float *dk, *dv, *dq;         // (T, HS), (T, HS), (kQueries, HS)
     P *p_t, *ds_t;               // (kQueries, kKeys), read by transposed_tile()

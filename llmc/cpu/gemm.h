@@ -14,7 +14,7 @@ columns of B in place (gemm_stream.h).
 #include "llmc/base/check.h"             // ensure
 #include "llmc/cpu/device.h"             // Cpu, parallel_tasks
 #include "llmc/cpu/gemm_micro_kernel.h"  // multiply_panels_in_registers
-#include "llmc/cpu/gemm_pack.h"          // pack_micro_panel, pack_a, Strided, widen_rows
+#include "llmc/cpu/gemm_pack.h"          // pack_micro_panel, pack_a, copy_rows, Strided
 #include "llmc/cpu/gemm_plan.h"          // GemmPlan, gemm_plan
 #include "llmc/cpu/gemm_stream.h"        // stream_block
 #include "llmc/cpu/gemm_tiles.h"         // pack_a_tiles, tile_kernel_of
@@ -63,10 +63,11 @@ struct Gemm {
     float *packed_b = nullptr, *packed_a = nullptr, *kept_sums = nullptr;
 
     const T* bias_at(int64_t j) const { return bias ? bias + j : nullptr; }
+    int64_t depth(int64_t pc) const { return std::min(plan.KC, plan.K - pc); }  // of what is packed, in terms
 
     // The block that begins `k` terms after pc.
     KBlock k_block(int64_t pc, int64_t k) const {
-        const int64_t begin = pc + k, kc = std::min(plan.KC, plan.K - pc);
+        const int64_t begin = pc + k, kc = depth(pc);
         const int64_t terms = std::min(plan.kernel.KB, plan.packs_a ? plan.padded_k(kc) - k : kc - k);
         const bool is_first = begin == 0, is_last = begin + plan.kernel.KB >= plan.K;
         const bool starts_at_zero = is_first && write == Write::set;
@@ -120,23 +121,36 @@ struct Gemm {
 
     // Packs one micro-panel: columns [jc + jr, jc + jr + NR) of B, rows from pc on.
     void pack_b_panel(int64_t jc, int64_t jr, int64_t pc) const {
-        const int64_t kc = std::min(plan.KC, plan.K - pc);
+        const int64_t kc = depth(pc);
         const int64_t cols = std::min<int64_t>(kNR, std::min(plan.NC, plan.N - jc) - jr);
         float* to = packed_b + jr * plan.packed_depth(kc);
         pack_micro_panel<kNR, P>(to, b.at(pc, jc + jr), kc, cols);
         std::fill(to + packed_size<P, T>(kc, 1), to + kNR * plan.packed_depth(kc), 0.f);
     }
 
-    // Packs rows [i, i + rows) of A, columns from pc on.
-    void pack_a_block(int64_t i, int64_t rows, int64_t pc) const {
-        const int64_t kc = std::min(plan.KC, plan.K - pc);
-        if constexpr (kWidens<P, T>)
-            if (a.col == 1)
-                return widen_rows(packed_a + i * plan.widened_row(), plan.widened_row(), a.at(i, pc), rows, kc);
-        if (!tiles) return pack_a<P>(packed_a + i * plan.packed_depth(kc), a.at(i, pc), rows, kc);
-        if constexpr (std::is_same_v<P, bf16>)
-            for (int64_t k = 0; k < kc; k += plan.kernel.KB)
-                pack_a_tiles(packed_tile_rows(i, k), a.at(i, pc + k), rows, std::min(plan.kernel.KB, kc - k));
+    // A is packed in parts of so many rows and terms: of a transposed A, whole rows of memory.
+    int64_t rows_of_part() const { return tiles ? plan.kernel.MR : (a.col == 1 ? 8 : 64) * kMR; }
+    int64_t terms_of_part() const { return tiles || a.col == 1 ? plan.KC : 32 * kPair<P>; }
+    int64_t parts_across() const { return (plan.M + rows_of_part() - 1) / rows_of_part(); }
+    int64_t parts_of_a(int64_t pc) const {
+        return plan.packs_a ? parts_across() * ((depth(pc) + terms_of_part() - 1) / terms_of_part()) : 0;
+    }
+    // Packs a part of A (M, KC), which begins at column pc.
+    void pack_a_part(int64_t part, int64_t pc) const {
+        const int64_t i = part % parts_across() * rows_of_part(), k = part / parts_across() * terms_of_part();
+        const int64_t rows = std::min(rows_of_part(), plan.M - i), terms = std::min(terms_of_part(), depth(pc) - k);
+        const Strided<T> from = a.at(i, pc + k);
+        if (plan.copies_rows) {
+            float* to = packed_a + i * plan.copied_row();
+            copy_rows<P>(to, plan.copied_row(), from, rows, terms);
+        } else if (!tiles) {
+            const int64_t panel_depth = plan.packed_depth(depth(pc));
+            pack_a<P>(packed_a + i * panel_depth + packed_steps<P, T>(k) * kMR, panel_depth * kMR, from, rows, terms);
+        } else if constexpr (std::is_same_v<P, bf16>) {
+            for (int64_t block = 0; block < terms; block += plan.kernel.KB)
+                pack_a_tiles(packed_tile_rows(i, block), from.at(0, block), rows,
+                             std::min(plan.kernel.KB, terms - block));
+        }
     }
     // Packed A for tiles is (KC / KB, M, KB).
     P* packed_tile_rows(int64_t i, int64_t k) const {
@@ -146,13 +160,14 @@ struct Gemm {
 
     // A from row i and term pc + k on, packed or in place.
     Strided<P> a_panel(int64_t i, int64_t pc, int64_t k) const {
-        if constexpr (kWidens<P, T>) {
-            if (a.col == 1) return {packed_a + i * plan.widened_row() + k, plan.widened_row(), 1};
-        } else {
+        if constexpr (!kWidens<P, T>)
             if (!plan.packs_a) return a.at(i, pc + k);
+        if (plan.copies_rows) {
+            const int64_t row = plan.copied_row() * kPair<P>;
+            return {reinterpret_cast<const P*>(packed_a) + i * row + k, row, 1};
         }
         if (tiles) return {packed_tile_rows(i, k), plan.kernel.KB, 1};
-        const float* panel = packed_a + i * plan.packed_depth(std::min(plan.KC, plan.K - pc));
+        const float* panel = packed_a + i * plan.packed_depth(depth(pc));
         return {reinterpret_cast<const P*>(panel) + k * kMR, kPair<P>, kMR};
     }
 
@@ -169,7 +184,7 @@ struct Gemm {
 
     // Loop 1, for each block of K: rows [ic, ic + MC) and columns [jc + jr, jc + jr + NR) of C, terms [pc, pc + KC).
     void macro_kernel(int64_t ic, int64_t jc, int64_t jr, int64_t pc) const {
-        const int64_t kc = std::min(plan.KC, plan.K - pc);
+        const int64_t kc = depth(pc);
         const Tile all{ic, jc + jr, std::min(plan.MC, plan.M - ic),
                        std::min<int64_t>(kNR, std::min(plan.NC, plan.N - jc) - jr)};
         alignas(64) float sums_in_cache[kMaxMC * kNR];
@@ -236,6 +251,7 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                                      .K = K,
                                      .threads = cpu.num_threads,
                                      .a_transposed = a.col != 1,
+                                     .rows_collide = rows_collide(a),
                                      .rounds_c = Call::kRounds,
                                      .streams_b = std::is_same_v<T, Out> && b.row == 1 && write == Write::set,
                                      .l2_bytes = l2_cache_bytes()},
@@ -248,7 +264,7 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                 a_terms = a;
             } else {
                 float* wide = cpu.shared_scratch(M * K);
-                widen_rows(wide, K, a, M, K);
+                copy_rows<P>(wide, K, a, M, K);
                 a_terms = {wide, K, 1};
             }
             parallel_tasks(cpu, (N + kStreamedColumns - 1) / kStreamedColumns,
@@ -259,13 +275,9 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
     call.packed_b = cpu.shared_scratch(plan.packed_b_size() + plan.packed_a_size() + plan.kept_sums_size());
     call.packed_a = call.packed_b + plan.packed_b_size();
     call.kept_sums = call.packed_a + plan.packed_a_size();
-    const int64_t rows_together = tiles ? plan.kernel.MR : kPackedTogether * kMR;
-    const int64_t packs_of_a = plan.packs_a ? (M + rows_together - 1) / rows_together : 0;
     const int64_t blocks_of_rows = (M + plan.MC - 1) / plan.MC;
     if (plan.few_rows) {
-        parallel_tasks(cpu, packs_of_a, [=](int64_t task) {
-            call.pack_a_block(task * rows_together, std::min(rows_together, M - task * rows_together), 0);
-        });
+        parallel_tasks(cpu, call.parts_of_a(0), [=](int64_t task) { call.pack_a_part(task, 0); });
         parallel_tasks(cpu, num_panels(N), [=, &cpu](int64_t panel) {
             float* scratch = cpu.thread_scratch(plan.thread_panel_size() + plan.thread_sums_size());
             call.multiply_few_rows(panel * kNR, scratch, scratch + plan.thread_panel_size());
@@ -275,12 +287,11 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
     for (int64_t jc = 0; jc < N; jc += plan.NC) {  // loop 5
         const int64_t panels = num_panels(std::min(plan.NC, N - jc));
         for (int64_t pc = 0; pc < K; pc += plan.KC) {  // loop 4
-            parallel_tasks(cpu, panels + packs_of_a, [=](int64_t task) {
-                const int64_t i = (task - panels) * rows_together;
+            parallel_tasks(cpu, panels + call.parts_of_a(pc), [=](int64_t task) {
                 if (task < panels)
                     call.pack_b_panel(jc, task * kNR, pc);
                 else
-                    call.pack_a_block(i, std::min(rows_together, M - i), pc);
+                    call.pack_a_part(task - panels, pc);
             });
             parallel_tasks(cpu, blocks_of_rows * panels, [=](int64_t task) {  // loops 3 and 2
                 call.macro_kernel(task / panels * plan.MC, jc, task % panels * kNR, pc);

@@ -33,6 +33,12 @@ struct Strided {
 template <class T>
 Strided(const T*, int64_t, int64_t) -> Strided<T>;  // clang before 17 deduces none for an aggregate
 
+// Whether the rows of a tile share a set of the L1 cache and do not fit in its 8 to 12 lines.
+template <class T>
+bool rows_collide(const Strided<T>& a) {
+    return kMR > 8 && a.col == 1 && a.row * int64_t(sizeof(T)) % 4096 == 0;
+}
+
 // The number of micro-panels of B (K, N).
 inline int64_t num_panels(int64_t N) { return (N + kNR - 1) / kNR; }
 // The steps of the micro-kernel for K terms of T that are packed as P.
@@ -200,10 +206,6 @@ void pack_micro_panel(float* to, const Strided<T>& from, int64_t K, int64_t cols
         }
 }
 
-// Micro-panels of a transposed A that are packed together: one alone uses few values of each cache line of A, which
-// would be fetched again for the next.
-inline constexpr int kPackedTogether = 96 / kMR;
-
 // Neighbors change places: lanes 1, 0, 3, 2, ...
 constexpr int neighbor_lane(int lane) { return lane ^ 1; }
 ANVIL_INLINE FloatRegister swap_neighbors(FloatRegister x) {
@@ -260,7 +262,7 @@ constexpr int packed_lane(int lane) {
 
 // pack_a() for an A whose columns are contiguous, where MR is three quarters of a register
 template <class P, class T>
-void pack_transposed_a(float* to, const Strided<T>& a, int64_t rows, int64_t K) {
+void pack_transposed_a(float* to, int64_t panel, const Strided<T>& a, int64_t rows, int64_t K) {
     const int64_t steps = packed_steps<P, T>(K);
     const auto four_steps = [=](FloatRegister(&packed)[3], int64_t i, int64_t step, auto terms) ANVIL_LAMBDA {
         FloatRegister r[4];
@@ -277,35 +279,40 @@ void pack_transposed_a(float* to, const Strided<T>& a, int64_t rows, int64_t K) 
     for (; (step + 4) * kPair<P> <= K; step += 4)
         for (int64_t i = 0; i < rows; i += kMR) {
             four_steps(packed, i, step, kAll);
-            std::memcpy(to + i * steps + step * kMR, packed, sizeof packed);
+            std::memcpy(to + i / kMR * panel + step * kMR, packed, sizeof packed);
         }
     for (; step < steps; step += 4)
         for (int64_t i = 0; i < rows; i += kMR) {
             four_steps(packed, i, step, K);
-            std::memcpy(to + i * steps + step * kMR, packed,
+            std::memcpy(to + i / kMR * panel + step * kMR, packed,
                         size_t(std::min<int64_t>(4, steps - step) * kMR) * sizeof(float));
         }
 }
 
-// Rows of bf16 as floats:   to (rows, to_row)  <-  from (rows, K), zeros beyond K up to whole pairs
-inline void widen_rows(float* to, int64_t to_row, Strided<bf16> from, int64_t rows, int64_t K) {
+// to (rows, K), to_row floats apart  <-  from (rows, K); if widened, with zeros beyond K up to whole pairs
+template <class P, class T>
+void copy_rows(float* to, int64_t to_row, const Strided<T>& from, int64_t rows, int64_t K) {
     for (int64_t i = 0; i < rows; i++, to += to_row) {
-        const bf16* row = from.data + i * from.row;
+        const T* row = from.data + i * from.row;
+        if constexpr (!kWidens<P, T>) {
+            std::memcpy(to, row, size_t(K) * sizeof(T));
+            continue;
+        }
         int64_t k = 0;
         for (; k + kRegisterLanes <= K; k += kRegisterLanes) {
             const FloatRegister x = swap_neighbors(load_lanes(row + k, kRegisterLanes));
             std::memcpy(to + k, &x, sizeof x);
         }
-        for (; k < packed_steps<float, bf16>(K); k++) to[k] = (k ^ 1) < K ? to_float(row[k ^ 1]) : 0;
+        for (; k < packed_steps<P, T>(K); k++) to[k] = (k ^ 1) < K ? to_float(row[k ^ 1]) : 0;
     }
 }
 
-// to (panels, steps of k, kMR)  <-  a (rows, K), zeros beyond K and rows
+// to (panels, steps of k, kMR), panels `panel` floats apart  <-  a (rows, K), zeros beyond K and rows
 template <class P, class T>
-void pack_a(float* to, const Strided<T>& a, int64_t rows, int64_t K) {
+void pack_a(float* to, int64_t panel, const Strided<T>& a, int64_t rows, int64_t K) {
     if constexpr (4 * kMR == 3 * kRegisterLanes)
-        if (a.row == 1) return pack_transposed_a<P>(to, a, rows, K);
-    for (int64_t i = 0; i < rows; i += kMR, to += packed_steps<P, T>(K) * kMR)
+        if (a.row == 1) return pack_transposed_a<P>(to, panel, a, rows, K);
+    for (int64_t i = 0; i < rows; i += kMR, to += panel)
         pack_micro_panel<kMR, P>(to, a.at(i, 0).transposed(), K, std::min<int64_t>(kMR, rows - i));
 }
 

@@ -11,8 +11,8 @@ The blocking of a GEMM on a CPU, as a value: sizes and names are those of the lo
 
 Two things differ from BLIS. KC is divided into blocks of KB terms, which are part of the definition of the result: the
 micro-kernel sums one block, and the blocks are added in order (gemm_micro_kernel.h). And A is read in place unless it
-is widened, or transposed and larger than L2; then all of A (M, KC) is packed together with B, before loop 3, because
-all threads share it.
+is widened, its rows are multiples of 4 KB apart, or it is transposed and large; then all of A (M, KC) is packed
+together with B, before loop 3, because all threads share it.
 
   const GemmPlan plan = gemm_plan({.M = 4096, .N = 3072, .K = 768, .threads = 2}, register_kernel<float>());
   puts(plan.text().c_str());
@@ -94,6 +94,7 @@ struct GemmProblem {
     int64_t M, N, K;
     int64_t threads = 1;
     bool a_transposed = false;  // the columns of A are contiguous, not its rows
+    bool rows_collide = false;  // rows_collide() of A
     bool rounds_c = false;      // C is bf16: its sums are rounded once they are complete
     bool streams_b = false;     // B's columns are contiguous, and C is overwritten and of the operands' type
     int64_t l2_bytes = 1 << 20;
@@ -104,9 +105,10 @@ struct GemmPlan {
     int64_t MC, KC, NC;
     GemmKernel kernel;
     bool packs_a = false;
-    bool streams_b = false;   // very few rows: B is read in place, once
-    bool few_rows = false;    // each thread packs micro-panels of B for itself, a block of KB rows at a time
-    bool keeps_sums = false;  // C is bf16, so sums stay in float from one KC to the next
+    bool copies_rows = false;  // A is packed as rows that lie farther apart
+    bool streams_b = false;    // very few rows: B is read in place, once
+    bool few_rows = false;     // each thread packs micro-panels of B for itself, a block of KB rows at a time
+    bool keeps_sums = false;   // C is bf16, so sums stay in float from one KC to the next
 
     static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
     int64_t padded_k(int64_t terms) const { return round_up(terms, kernel.k_step); }
@@ -121,11 +123,10 @@ struct GemmPlan {
         // For tiles A is packed in blocks of KB: rows that are farther apart would map to few sets of the L1 cache.
         const int64_t depth =
             kernel.tiles ? round_up(KC, kernel.KB) / kernel.KB * packed_depth(kernel.KB) : packed_depth(KC);
-        return round_up(M, kernel.MR) * (depth + (kernel.widens ? kWidenedGap : 0));
+        return round_up(M, kernel.MR) * (depth + (copies_rows ? kRowGap : 0));
     }
-    // Rows of A that are widened lie so far apart, because at a multiple of 4 KB they would map to few sets of L1.
-    static constexpr int64_t kWidenedGap = 16;
-    int64_t widened_row() const { return packed_depth(KC) + kWidenedGap; }
+    static constexpr int64_t kRowGap = 16;  // so that copied rows do not collide
+    int64_t copied_row() const { return packed_depth(KC) + kRowGap; }
     int64_t kept_sums_size() const { return keeps_sums ? M * NC : 0; }
     int64_t thread_panel_size() const { return few_rows ? kernel.NR * packed_depth(kernel.KB) : 0; }
     int64_t thread_sums_size() const { return few_rows ? M * kernel.NR : 0; }
@@ -144,13 +145,15 @@ struct GemmPlan {
 inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     const auto& [MR, NR, KB, k_step, element_bytes, tiles, streamed_rows, widens] = kernel;
     GemmPlan plan{p.M, p.N, p.K, p.M, p.K, p.N, kernel};
-    // A is also packed if K is not a multiple of the kernel's step. Floats of a transposed A that fits in L2 are not:
-    // packing it took an eighth of the time, its strides cost less.
+    // A is also packed if K is not a multiple of the kernel's step. Floats of a transposed A are not if it fits in L2,
+    // or is used by few micro-panels: packing took an eighth to a fifth of the time, its strides cost less.
+    constexpr int64_t kFewPanels = 8;
     const bool odd_a = p.a_transposed || p.K % k_step != 0;
-    const bool fits = k_step == 1 && p.M * p.K * element_bytes <= p.l2_bytes;
-    plan.packs_a = (odd_a && !fits) || widens;
+    const bool in_place = k_step == 1 && (p.M * p.K * element_bytes <= p.l2_bytes || p.N <= kFewPanels * NR);
+    plan.copies_rows = !tiles && !p.a_transposed && (widens || (p.rows_collide && !odd_a));
+    plan.packs_a = (odd_a && !in_place) || widens || plan.copies_rows;
     if (p.streams_b && p.M <= streamed_rows && p.N >= kStreamedColumns && !odd_a) {
-        plan.streams_b = true, plan.packs_a = false;
+        plan.streams_b = true, plan.packs_a = plan.copies_rows = false;
         return plan;
     }
 
@@ -161,7 +164,7 @@ inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     const bool few =
         !tiles && p.M <= 64 * MR && p.M * p.K * element_bytes <= kFewBytes && (p.N + NR - 1) / NR >= 8 * p.threads;
     if ((few || tiny) && !p.a_transposed && (tiles || widens || !odd_a)) {
-        plan.few_rows = true, plan.packs_a = widens, plan.NC = std::min(NR, p.N);
+        plan.few_rows = true, plan.packs_a = plan.copies_rows, plan.NC = std::min(NR, p.N);
         return plan;
     }
     ensure(p.M > 0 && p.N > 0 && p.K > 0);

@@ -93,7 +93,8 @@ TEST_CASE("attention is right for every window", "[attention]") {
 }
 
 TEST_CASE("attention is right for every group of heads", "[attention]") {
-    const auto [NH, NKV] = GENERATE(table<int, int>({{1, 1}, {2, 1}, {4, 2}, {6, 2}, {5, 1}}));
+    const auto [NH, NKV] =
+        GENERATE(table<int, int>({{1, 1}, {2, 1}, {4, 2}, {6, 2}, {5, 1}, {64, 32}}));  // last: rows of 4 KB
     const int64_t window = GENERATE(-1, 33);
     check_against_plain({{2, 70, NH, NKV, 16, window}});
 }
@@ -290,7 +291,7 @@ TEST_CASE("attention hands a NaN on", "[attention]") {
 }
 
 // Heads of an even size only: pairs are multiplied. Rows of one token, odd ones, around tiles of 32 queries and 64
-// keys.
+// keys; last, rows of 4 KB.
 TEST_CASE("attention in bf16 is right for every size, window and document", "[attention]") {
     const auto [B, T, NH, NKV, HS, window] = GENERATE(table<int, int, int, int, int, int>({{1, 1, 1, 1, 2, -1},
                                                                                            {2, 31, 2, 2, 6, -1},
@@ -298,7 +299,8 @@ TEST_CASE("attention in bf16 is right for every size, window and document", "[at
                                                                                            {1, 64, 2, 1, 64, -1},
                                                                                            {1, 65, 1, 1, 80, 0},
                                                                                            {2, 150, 4, 1, 32, 64},
-                                                                                           {1, 131, 2, 2, 256, 31}}));
+                                                                                           {1, 131, 2, 2, 256, 31},
+                                                                                           {1, 40, 16, 8, 128, -1}}));
     const bool documents = GENERATE(false, true);
     Sizes sizes{{B, T, NH, NKV, HS, window}};
     if (documents) sizes.documents = documents_of(B, T, {1, 2, 29, 33, 97});

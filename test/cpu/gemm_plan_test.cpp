@@ -40,14 +40,19 @@ TEST_CASE("gemm_plan: the GEMMs of GPT-2 124M", "[gemm_plan]") {
           "the thread that uses it");
 }
 
-TEST_CASE("gemm_plan: A is packed if it is transposed and large, widened or its rows do not end with a step of k",
+TEST_CASE("gemm_plan: A is packed if it is transposed and large, widened, or its rows share sets or are cut in a step",
           "[gemm_plan]") {
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 63}, kAvx2).packs_a);
-    const GemmProblem transposed{.M = 999, .N = 64, .K = 63, .a_transposed = true, .l2_bytes = 999 * 63 * 4};
+    const GemmProblem transposed{.M = 999, .N = 129, .K = 63, .a_transposed = true, .l2_bytes = 999 * 63 * 4};
     CHECK_FALSE(gemm_plan(transposed, kAvx2).packs_a);
     GemmProblem larger = transposed;
     larger.M++;
     CHECK(gemm_plan(larger, kAvx2).packs_a);
+    larger.N--;
+    CHECK_FALSE(gemm_plan(larger, kAvx2).packs_a);  // for few micro-panels of B
+    // Rows that do not fit in a set of L1 are copied.
+    CHECK(gemm_plan({.M = 999, .N = 64, .K = 63, .rows_collide = true}, kAvx512).copies_rows);
+    CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 63}, kAvx512).copies_rows);
     // Pairs of bf16 must be side by side.
     CHECK(gemm_plan(transposed, kAvx2Bf16).packs_a);
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 62}, kAvx2Bf16).packs_a);

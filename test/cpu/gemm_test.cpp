@@ -93,8 +93,8 @@ void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool transposed_
 }
 }  // namespace
 
-// Around tiles of 12 rows and 32 columns, blocks of 512 terms, blocks of 8 x 16 and groups of 48 rows that are packed
-// together, and pairs.
+// Around tiles of 12 rows and 32 columns, blocks of 512 terms, blocks of 8 x 16 and parts of 768 rows and 32 steps that
+// are packed together, and pairs. Rows of 2048 terms are 4 KB.
 TEST_CASE("a bf16 GEMM is one chain on every processor, as pairs and widened", "[gemm]") {
     const UsedRegisters used(GENERATE(true, false));
     const bool transposed_a = GENERATE(false, true), transposed_b = GENERATE(false, true);
@@ -102,7 +102,8 @@ TEST_CASE("a bf16 GEMM is one chain on every processor, as pairs and widened", "
         for (const int64_t N : {1, 31, 33})
             for (const int64_t K : {1, 2, 17, 512, 513, 1200}) check_chains(chain, M, N, K, transposed_a, transposed_b);
     check_chains(chain, 13, 33, 4200, transposed_a, transposed_b);  // more than is packed at once
-    check_chains(chain, 400, 40, 34, transposed_a, transposed_b);
+    check_chains(chain, 781, 40, 134, transposed_a, transposed_b);
+    check_chains(chain, 25, 40, 2048, transposed_a, transposed_b);
     check_chains(chain, 50, 33, 35, transposed_a, transposed_b);
     check_chains(chain, 5, 2100, 18, transposed_a, transposed_b);
     check_chains(chain, 25, 790, 600, transposed_a, transposed_b);  // panels enough for each thread to pack its own
@@ -113,7 +114,7 @@ TEST_CASE("a transposed A of floats gives the same bits packed and in place", "[
     const int64_t l2_bytes = l2_cache_bytes();
     for (const int64_t M : {1, 11, 13, 100})
         for (const int64_t K : {1, 255, 600}) {
-            const int64_t N = 70;
+            const int64_t N = 8 * kNR + 6;
             const Floats a = randn(size_t(M * K), 1), b = randn(size_t(K * N), 2), start = randn(size_t(M * N), 3);
             const auto sums = [&](int64_t bytes) {
                 l2_cache_bytes() = bytes;
@@ -128,6 +129,26 @@ TEST_CASE("a transposed A of floats gives the same bits packed and in place", "[
             CHECK(same_bits(sums(0), sums(M * K * 4)));
         }
     l2_cache_bytes() = l2_bytes;
+}
+
+TEST_CASE("rows of A that are a multiple of 4 KB apart give the same bits", "[gemm]") {
+    for (const int64_t M : {1, 13, 100})
+        for (const int64_t N : {40, 70 * kNR}) {  // packed by all threads together, and by each for itself
+            const int64_t K = 600, row = 1024;
+            const Floats apart = randn(size_t(M * row), 1), b = randn(size_t(K * N), 2);
+            Floats side_by_side;
+            for (int64_t i = 0; i < M; i++)
+                side_by_side.insert(side_by_side.end(), apart.data() + i * row, apart.data() + i * row + K);
+            const auto product = [&](const Strided<float>& a) {
+                return on_any_threads([&](Cpu& cpu) {
+                    Floats c(size_t(M * N));
+                    gemm(cpu, c.data(), N, M, N, K, a, Strided{b.data(), N, 1}, nullptr, Write::set);
+                    return std::vector<Floats>{c};
+                })[0];
+            };
+            INFO("M=" << M << " N=" << N);
+            CHECK(same_bits(product({apart.data(), row, 1}), product({side_by_side.data(), K, 1})));
+        }
 }
 
 TEST_CASE("a widened bf16 GEMM keeps subnormal numbers, which only vdpbf16ps takes for zero", "[gemm]") {

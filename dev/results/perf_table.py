@@ -123,8 +123,13 @@ def bench_table(rows):
     return table(["op, shape, type", "median us", "min to p90", "rate", "of peak", "beside it", "goal"], lines)
 
 
+def run_text(row):
+    chunk = re.search(r"head (\d+)", row.get("run", ""))
+    return row["what"] + (f", head in chunks of {chunk[1]} rows" if chunk else "")
+
+
 def train_table(rows):
-    lines = [[row["what"], row["attention"], f"{row['tokens_per_second']:.0f}", f"{row['step_ms']:.2f}",
+    lines = [[run_text(row), row["attention"], f"{row['tokens_per_second']:.0f}", f"{row['step_ms']:.2f}",
               "" if row.get("mfu_percent") is None else f"{row['mfu_percent']:.1f} %"] for row in rows]  # fmt: skip
     return table(["run", "attention", "tok/s", "step ms", "MFU"], lines)
 

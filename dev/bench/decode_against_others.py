@@ -9,7 +9,7 @@
 All use the same random weights, in bf16 and in fp32, greedy decoding and a KV cache. They alternate, so that other load on
 the machine affects all: the ratios are what counts. llama.cpp reads Anvil's export to GGUF, as the wheel xllamacpp has it.
 The roofline is the size of the weights, which each step reads once, over the rate at which the same number of threads reads
-512 MB in huge pages (a dot product). With --cpu-time, for one thread on a busy machine, seconds are CPU time: they do not
+512 MB in huge pages (a dot product with itself). With --cpu-time, for one thread on a busy machine, seconds are CPU time: they do not
 include waiting for a core, but include contention in caches and memory; without llama.cpp. Prints one line per measurement,
 and writes doc/results/decode-against-others.json, with an entry per processor, instruction set and number of threads, and
 the section between the markers of doc/performance.md.
@@ -169,9 +169,8 @@ def measure(args):
     ids = torch.tensor([list(PROMPT.encode())])
 
     def bandwidth():
-        half = big.numel() // 2
         began = clock()
-        torch.dot(big[:half], big[half:])
+        torch.dot(big, big)  # of two halves it takes a third longer on a Zen 4: a thread reads two streams
         return big.numel() * 4 / (clock() - began)
 
     def theirs(model, batch):

@@ -8,8 +8,8 @@ L1. Then k runs as in gemm_micro_kernel.h, whose bit-exact definition of the res
 
 Columns are short, and several are read side by side, which hardware prefetchers do not predict. So B is prefetched by
 instructions, a block of columns ahead and into L2: L1, which is refilled from L2 in time, has too few fill buffers for
-lines on their way from memory. For the same reason they are spread over the multiply-adds: in a burst they would take all of those
-buffers, and the loads of this block would wait for memory.
+lines on their way from memory. For the same reason they are spread over the multiply-adds: in a burst they would take
+all of those buffers, and the loads of this block would wait for memory.
 */
 #pragma once
 #include <algorithm>

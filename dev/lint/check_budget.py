@@ -18,7 +18,7 @@ BUDGET = {
     "files of scripts/": 42,
     "flags of `train_gpt train`": 96,
     "words of README.md and doc/": 38_520,
-    "words of dev/LOG.md and dev/log/": 15_574,
+    "words of dev/LOG.md and dev/log/": 15_610,
     "lines of Makefile and make/": 758,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

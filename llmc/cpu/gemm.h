@@ -141,8 +141,7 @@ struct Gemm {
         const int64_t rows = std::min(rows_of_part(), plan.M - i), terms = std::min(terms_of_part(), depth(pc) - k);
         const Strided<T> from = a.at(i, pc + k);
         if (plan.copies_rows) {
-            float* to = packed_a + i * plan.copied_row();
-            copy_rows<P>(to, plan.copied_row(), from, rows, terms);
+            copy_rows<P>(packed_a + i * plan.copied_row(), plan.copied_row(), from, rows, terms);
         } else if (!tiles) {
             const int64_t panel_depth = plan.packed_depth(depth(pc));
             pack_a<P>(packed_a + i * panel_depth + packed_steps<P, T>(k) * kMR, panel_depth * kMR, from, rows, terms);

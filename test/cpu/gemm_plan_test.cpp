@@ -40,8 +40,9 @@ TEST_CASE("gemm_plan: the GEMMs of GPT-2 124M", "[gemm_plan]") {
           "the thread that uses it");
 }
 
-TEST_CASE("gemm_plan: A is packed if it is transposed and large, widened, or its rows share sets or are cut in a step",
-          "[gemm_plan]") {
+TEST_CASE(
+    "gemm_plan: A is packed if it is transposed and large, widened, or its rows collide or do not end with a step",
+    "[gemm_plan]") {
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 63}, kAvx2).packs_a);
     const GemmProblem transposed{.M = 999, .N = 129, .K = 63, .a_transposed = true, .l2_bytes = 999 * 63 * 4};
     CHECK_FALSE(gemm_plan(transposed, kAvx2).packs_a);

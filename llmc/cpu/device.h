@@ -212,6 +212,14 @@ inline int busy_threads(const Cpu& cpu) {
 #endif
 }
 
+// The tasks [begin, end) of n that parallel_tasks() gives to a thread at first.
+struct TaskRun {
+    int64_t begin, end;
+};
+inline TaskRun run_of_thread(const Cpu& cpu, int64_t n, int64_t thread) {
+    return {n * thread / cpu.num_threads, n * (thread + 1) / cpu.num_threads};
+}
+
 // parallel_for() with work stealing, for bodies of some 10 us or more: a thread that has finished its run takes indices
 // from the ends of the runs of others, which other processes or a hyperthread may have delayed.
 template <class Body>
@@ -219,7 +227,10 @@ void parallel_tasks(Cpu& cpu, int64_t n, Body&& body) {
     const int64_t threads = cpu.num_threads;
     if (threads == 1 || n <= 1) return parallel_for(cpu, n, body);
     ensure(n <= std::numeric_limits<uint32_t>::max());
-    for (int64_t i = 0; i < threads; i++) cpu.runs[size_t(i)].set(n * i / threads, n * (i + 1) / threads);
+    for (int64_t i = 0; i < threads; i++) {
+        const auto [begin, end] = run_of_thread(cpu, n, i);
+        cpu.runs[size_t(i)].set(begin, end);
+    }
 #pragma omp parallel num_threads(cpu.num_threads)
     {
         const int64_t own = Cpu::thread();

@@ -204,7 +204,7 @@ struct Gemm {
 
     // C (M, kStreamedColumns) from column j on, with B in place. At the right edge the columns begin before j, so that
     // all exist.
-    void multiply_in_place(int64_t j, Strided<P> a) const {
+    void multiply_in_place(int64_t j, Strided<P> a, StreamPlace place) const {
         const int64_t first = std::min(j, plan.N - kStreamedColumns), new_cols = first + kStreamedColumns - j;
         for (int64_t i = 0; i < plan.M; i += kStreamedRows) {
             const int64_t rows = std::min<int64_t>(kStreamedRows, plan.M - i);
@@ -212,7 +212,7 @@ struct Gemm {
             Out edge[kStreamedRows * kStreamedColumns];
             const bool whole = new_cols == kStreamedColumns;
             stream_block(whole ? to : edge, whole ? c_row : kStreamedColumns, rows, plan.K, a.at(i, 0), b.at(0, first),
-                         bias_at(first));
+                         bias_at(first), {place.is_first && i == 0, place.is_last});
             for (int64_t r = 0; !whole && r < rows; r++)
                 std::copy_n(edge + r * kStreamedColumns + j - first, new_cols, to + r * c_row);
         }
@@ -266,8 +266,13 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                 copy_rows<P>(wide, K, a, M, K);
                 a_terms = {wide, K, 1};
             }
-            parallel_tasks(cpu, (N + kStreamedColumns - 1) / kStreamedColumns,
-                           [=](int64_t task) { call.multiply_in_place(task * kStreamedColumns, a_terms); });
+            const int64_t blocks = (N + kStreamedColumns - 1) / kStreamedColumns;
+            parallel_tasks(cpu, blocks, [=, &cpu](int64_t task) {
+                const TaskRun own = run_of_thread(cpu, blocks, Cpu::thread());
+                const bool is_stolen = task < own.begin || task >= own.end;
+                call.multiply_in_place(task * kStreamedColumns, a_terms,
+                                       {is_stolen || task == own.begin, is_stolen || task + 1 == own.end});
+            });
             return;
         }
 

@@ -7,9 +7,9 @@ Blocks of kRegisterLanes terms of as many columns are transposed in registers, s
 L1. Then k runs as in gemm_micro_kernel.h, whose bit-exact definition of the result also holds here.
 
 Columns are short, and several are read side by side, which hardware prefetchers do not predict. So B is prefetched by
-instructions, far ahead and into L2: L1, which is refilled from L2 in time, has too few fill buffers for lines on their
-way from memory. For the same reason they are spread over the multiply-adds: in a burst they would take all of those
-buffers, and the loads of this block would wait for memory.
+instructions, in the order of memory, which reads fastest, a block of columns ahead, and into L2: L1, which is refilled
+from L2 in time, has too few fill buffers for lines on their way from memory. For the same reason they are spread over
+the multiply-adds: in a burst they would take all of those buffers, and the loads of this block would wait for memory.
 */
 #pragma once
 #include <algorithm>
@@ -26,24 +26,26 @@ template <int rows>
 inline constexpr int kStreamedRegisters =
     std::min<int>(kStreamedColumns / kRegisterLanes, kMR* kNRRegisters * 2 / 3 / rows);
 
-// How far ahead B is prefetched, in bytes. Prefetching past the end of B is harmless.
-inline constexpr int64_t kStreamedAhead = 16 << 10;
+// Where a block of columns is among those that a thread reads one after the other.
+struct StreamPlace {
+    bool is_first, is_last;
+};
 
 // c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = kStreamedRegisters registers.
 // If operands are widened, neighbors in k have changed places in A, as when it is packed.
 template <int rows, class P, class T>
-void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias) {
+void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias,
+                    StreamPlace place) {
     constexpr int registers = kStreamedRegisters<rows>, width = registers * kRegisterLanes;
     constexpr int64_t step = kLanes * kPair<T>;    // 64 bytes of a column
     constexpr int kSteps = kWidens<P, T> ? 2 : 1;  // of k in four bytes of B
     constexpr int64_t depth = step / kPair<P>;
     static_assert(kBlockK<T> % step == 0);
-    // Memory reads neighboring lines faster: two of half of the columns at a time, if there are 32 columns. With AVX2
-    // that is slower by a twentieth.
-    constexpr int lines = width == 32 ? 2 : 1;
-    const int64_t steps = std::max<int64_t>(K / step, 1), ahead = kStreamedAhead / (64 * width);
-    const T* next_b = b.data + ahead / steps * width * b.col;
-    int64_t next_k = ahead % steps;
+    // The first block has not been prefetched. After the last, prefetching on would take memory from other threads.
+    const char* ahead = reinterpret_cast<const char*>(b.data);
+    const char* const next_block = reinterpret_cast<const char*>(b.data + width * b.col);
+    for (const char* line = ahead; place.is_first && line < next_block; line += 64) __builtin_prefetch(line, 0, 2);
+    if (!place.is_last) ahead = next_block;
 
     const P* a_row[rows];
 #pragma GCC unroll 8
@@ -55,10 +57,9 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
         FloatRegister sum[registers][rows] = {};
         int64_t k = k0;
         for (; k + step <= end; k += step) {
-            const T* next = next_b + next_k / lines * lines * step + next_k % lines * (width / lines) * b.col;
             const auto multiply_step = [&](int64_t t, const FloatRegister(&terms)[registers]) ANVIL_LAMBDA {
-                for (int64_t j = t * width / depth; j < (t + 1) * width / depth; j++)
-                    __builtin_prefetch(next + j / lines * b.col + j % lines * step, 0, 2);
+                for (int64_t line = t * width / depth; line < (t + 1) * width / depth; line++, ahead += 64)
+                    __builtin_prefetch(ahead, 0, 2);
 #pragma GCC unroll 8
                 for (int i = 0; i < rows; i++) {
                     const FloatRegister x = broadcast_pair(a_row[i] + k + t * kPair<P>);
@@ -96,7 +97,6 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
                     for (int r = 0; r < registers; r++) terms[r] = load_register(block[t] + r * kRegisterLanes);
                     multiply_step(t, terms);
                 }
-            if (++next_k == steps) next_k = 0, next_b += width * b.col;
         }
         for (; k < end; k += kPair<T>)  // the last terms
 #pragma GCC unroll 4
@@ -138,10 +138,12 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
 // The same for kStreamedColumns columns and M <= kStreamedRows. M is rounded up to a power of two: memory is the
 // bottleneck, so the additional rows cost nothing.
 template <int rows = kStreamedRows, class P, class T>
-void stream_block(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias) {
+void stream_block(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias,
+                  StreamPlace place) {
     if constexpr (rows > 1)
-        if (M <= rows / 2) return stream_block<rows / 2>(c, c_row, M, K, a, b, bias);
+        if (M <= rows / 2) return stream_block<rows / 2>(c, c_row, M, K, a, b, bias, place);
     constexpr int width = kStreamedRegisters<rows> * kRegisterLanes;
     for (int64_t j = 0; j < kStreamedColumns; j += width)
-        stream_columns<rows>(c + j, c_row, M, K, a, b.at(0, j), bias ? bias + j : nullptr);
+        stream_columns<rows>(c + j, c_row, M, K, a, b.at(0, j), bias ? bias + j : nullptr,
+                             {place.is_first && j == 0, place.is_last && j + width == kStreamedColumns});
 }

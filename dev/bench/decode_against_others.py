@@ -60,14 +60,12 @@ def page_text(results):
                 values = ["-" if row[key] is None else f"{row[key]:.1f}" for row in of_type]  # None: not measured
                 return ", ".join(values) if set(values) != {"-"} else "-"
 
-            # Until 2026-11-28 the rate was the best of all rounds.
-            shares = [row.get("share", row["anvil"] * row["weight_bytes"] / row["sequences"] / (r["read_gb_per_s"] * 1e9)) for row in of_type]
             cells = [cell(key) for key in ("anvil", "ratio", "llama_ratio")]
-            rows.append([where, str(r["threads"]), dtype, *cells, ", ".join(f"{share:.0%}" for share in shares)])
+            rows.append([where, str(r["threads"]), dtype, *cells, ", ".join(f"{row['share']:.0%}" for row in of_type)])
         clock = "processor time, " if r["cpu_time"] else ""
         note = f"{where}: {r['date']}, transformers {r['version']}, "
         note += f"xllamacpp {r['llama_cpp']}, " if r["llama_cpp"] else ""
-        note += f"{r['tokens']} tokens, {r['rounds']} rounds, {clock}memory read at {r['read_gb_per_s']:.1f} GB/s at best. {r['note']}"
+        note += f"{r['tokens']} tokens, {r['rounds']} rounds, {clock}best reading {r['read_gb_per_s']:.1f} GB/s. {r['note']}"
         notes += "\n" + note.rstrip() + "\n"
     heads = ["processor", "threads", "type", "tokens/s, 1 and 8 sequences", "times transformers", "times llama.cpp", "of the roofline"]
     return table(heads, [1, *range(3, 7)], rows) + notes

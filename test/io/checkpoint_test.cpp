@@ -412,10 +412,11 @@ TEST_CASE("SIGKILL at any moment leaves the newest checkpoint whole", "[checkpoi
             }
         }
         // Counted from the child's start, first save or second, which on a busy machine may come late.
-        for (const int64_t until = *num_saves + kill_count % 3; *num_saves < until;) usleep(100);
+        int status = 0;
+        for (const int64_t until = *num_saves + kill_count % 3; *num_saves < until; usleep(100))
+            REQUIRE(waitpid(child, &status, WNOHANG) == 0);  // it did not end
         usleep(useconds_t(rng.uniform() * std::min(three_saves_us.count(), 9e5)));
         REQUIRE(kill(child, SIGKILL) == 0);
-        int status = 0;
         REQUIRE(waitpid(child, &status, 0) == child);
         REQUIRE(WIFSIGNALED(status));  // it did not end by an error of its own
         const std::vector<std::string> names = fs::exists(out) ? entries(out) : std::vector<std::string>{};

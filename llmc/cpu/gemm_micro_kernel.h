@@ -61,6 +61,43 @@ ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatR
     }
 }
 
+// Three rows of A at a time, with AVX-512:   sum (3, NR)  +=  a (3 rows, one step of k) b (one step of k, NR).   The rows
+// are `row` bytes apart, and `a` moves on by `step` bytes. In assembly, because g++ 12 computes an address for each row
+// of four steps at once, more than there are registers: 5 to 8 % slower (dev/log/cpu.md).
+#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
+template <class T>
+inline constexpr bool kThreeRows = true;
+#else
+template <class T>
+inline constexpr bool kThreeRows = std::is_same_v<T, float>;
+#endif
+template <class T>
+ANVIL_INLINE void multiply_three_rows(FloatRegister (*sum)[kNRRegisters], const T*& a, int64_t row, int64_t step,
+                                      const FloatRegister (&b)[kNRRegisters]) {
+    static_assert(kNRRegisters == 2);
+    FloatRegister a_ik;
+#define ANVIL_ONE_ROW(address, op, sum0, sum1) \
+    "vbroadcastss " address ", %[a_ik]\n\t" op " %[b0], %[a_ik], " sum0 "\n\t" op " %[b1], %[a_ik], " sum1 "\n\t"
+#define ANVIL_THREE_ROWS(op)                                                                                      \
+    asm(ANVIL_ONE_ROW("(%[a])", op, "%[s00]", "%[s01]") ANVIL_ONE_ROW("(%[a],%[row])", op, "%[s10]", "%[s11]")    \
+            ANVIL_ONE_ROW("(%[a],%[row],2)", op, "%[s20]", "%[s21]") "add %[step], %[a]"                          \
+        : [a] "+r"(a), [a_ik] "=&v"(a_ik), [s00] "+v"(sum[0][0]), [s01] "+v"(sum[0][1]), [s10] "+v"(sum[1][0]),   \
+          [s11] "+v"(sum[1][1]), [s20] "+v"(sum[2][0]), [s21] "+v"(sum[2][1])                                     \
+        : [row] "r"(row), [step] "r"(step), [b0] "v"(b[0]), [b1] "v"(b[1]), "m"(*reinterpret_cast<const T(*)[]>(a)) \
+        : "cc")
+    if constexpr (std::is_same_v<T, float>)
+        ANVIL_THREE_ROWS("vfmadd231ps");
+    else
+        ANVIL_THREE_ROWS("vdpbf16ps");
+#undef ANVIL_THREE_ROWS
+#undef ANVIL_ONE_ROW
+}
+#else
+template <class T>
+inline constexpr bool kThreeRows = false;
+#endif
+
 // What the micro-kernel adds to A times B before it stores the result. Null data: nothing.
 struct Addend {
     const float* data = nullptr;
@@ -102,18 +139,20 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, const Strided<T>& a, cons
     // L1, and loads of A and B would wait.
     constexpr int64_t kLine = 64 / int64_t(sizeof(Out));
     const Out *c_next = c, *const c_end = c + rows * c_row;
-    const char* ahead_next = ahead.begin;
+    const char *ahead_next = ahead.begin, *const ahead_end = ahead.end;
     const float* before_next = static_cast<const void*>(before.data) != c ? before.data : nullptr;
-    const auto prefetch = [&] {
+    const auto prefetch = [&]() ANVIL_LAMBDA {
         if (c_next != c_end) {
-            for (int64_t j = 0; j < cols; j += kLine) __builtin_prefetch(c_next + j, 1);
+#pragma GCC unroll 4
+            for (int64_t j = 0; j < kNR; j += kLine) __builtin_prefetch(c_next + j, 1);
             c_next += c_row;
             if (before_next) {
-                for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(before_next + j);
+#pragma GCC unroll 4
+                for (int64_t j = 0; j < kNR; j += 16) __builtin_prefetch(before_next + j);
                 before_next += before.row;
             }
         }
-        if (ahead_next < ahead.end)
+        if (ahead_next < ahead_end)
             for (int64_t line = 0; line < ahead.lines; line++, ahead_next += 64) __builtin_prefetch(ahead_next, 0, 2);
     };
     FloatRegister sum[rows][kNRRegisters] = {};
@@ -127,6 +166,14 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, const Strided<T>& a, cons
         FloatRegister b[kNRRegisters];
 #pragma GCC unroll 4
         for (int r = 0; r < kNRRegisters; r++) b[r] = load_register(panel + r * kRegisterLanes);
+        panel += kNR;
+        if constexpr (kThreeRows<T> && rows % 3 == 0) {
+            constexpr int64_t size = sizeof(T);
+#pragma GCC unroll 4
+            for (int g = 0; g < groups; g++)
+                multiply_three_rows(&sum[3 * g], a_k[g], a.row * size, step * size, b);
+            return;
+        }
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             const FloatRegister a_ik = broadcast_pair(a_k[i / 3] + i % 3 * a.row);
@@ -135,7 +182,6 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, const Strided<T>& a, cons
         }
 #pragma GCC unroll 4
         for (int g = 0; g < groups; g++) a_k[g] += step;
-        panel += kNR;
     };
     // Four steps at a time issue loads of A earlier, which may come from L2. Only whole tiles are worth the code.
     constexpr int64_t kTerms = (rows == kMR ? kStepsPerPrefetch : 1) * kPair<T>;

@@ -19,7 +19,7 @@ registers, with an order of sums of its own. Each element of C starts from the p
 inline constexpr bool kPanelsFitTiles = kNR == kTmmCols || kNR == 2 * kTmmCols;
 
 // to (rows rounded up to whole tiles, kTileBlockK)  <-  a (rows, K), with contiguous rows, zeros beyond K and `rows`
-inline void pack_a_rows(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
+inline void pack_a_rows(bf16* to, const Strided<bf16>& a, int64_t rows, int64_t K) {
     const int64_t whole_rows = (rows + kTmmRows - 1) / kTmmRows * kTmmRows;
     const int64_t whole_K = (K + kTmmDepth - 1) / kTmmDepth * kTmmDepth, size = int64_t(sizeof(bf16));
     if (rows < whole_rows || K < whole_K)
@@ -40,7 +40,7 @@ inline void pack_a_rows(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
 }
 
 // The same for an A with contiguous columns, whose pairs do not lie side by side; rows <= kTileMR
-inline void pack_a_tiles(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
+inline void pack_a_tiles(bf16* to, const Strided<bf16>& a, int64_t rows, int64_t K) {
     if (a.col == 1) return pack_a_rows(to, a, rows, K);
     float pairs[kTileBlockK / 2 * kTileMR];
     pack_micro_panel<kTileMR, bf16>(pairs, a.transposed(), K, rows);
@@ -87,7 +87,7 @@ void tile_micro_kernel(float* c, int64_t c_row, const bf16* a, int64_t a_row, co
 
 // multiply_panels() in tiles. Edges of A and C go through copies, so that nothing outside of them is accessed.
 template <class Tiles>
-void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<bf16> a,
+void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<bf16>& a,
                               const float* panels, Write write) {
     static_assert(kPanelsFitTiles && sizeof(Tiles) > 0);  // checked only if instantiated
     alignas(64) bf16 a_rows[kTileMR * kTileBlockK];
@@ -125,7 +125,7 @@ void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int
 }
 
 // Assign to it only while nothing multiplies: at the start of the process, or in a test.
-using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, Strided<bf16>, const float*, Write);
+using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, const Strided<bf16>&, const float*, Write);
 inline TileKernel& tile_kernel() {
 #if defined(__AVX512BF16__)  // as every processor with tiles has
     static TileKernel kernel = has_amx() ? multiply_panels_in_tiles<AmxTiles> : nullptr;

@@ -88,7 +88,7 @@ struct Gemm {
         if constexpr (std::is_same_v<P, bf16>)
             if (tiles)
                 return tiles(sums.data, sums.row, tile.rows, tile.cols, block.terms, a_k, b_panel,
-                             block.start == KBlock::from_zero ? Write::set : Write::add);
+                             block.start == KBlock::from_zero ? Write::set : Write::add, plan.c_is_far);
         Addend before = block.start == KBlock::from_sums ? Addend{sums.data, sums.row} : Addend{};
         if constexpr (!kRounds)
             if (block.start == KBlock::from_c) before = {to, c_row};

@@ -61,30 +61,33 @@ ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatR
     }
 }
 
-// Three rows of A at a time, with AVX-512:   sum (3, NR)  +=  a (3 rows, one step of k) b (one step of k, NR).   The rows
-// are `row` bytes apart, and `a` moves on by `step` bytes. In assembly, because g++ 12 computes an address for each row
-// of four steps at once, more than there are registers: 5 to 8 % slower (dev/log/cpu.md).
-#if defined(__AVX512F__)
+// Whether T is multiplied by multiply_three_rows()
+template <class T>
+inline constexpr bool kThreeRows =
 #if defined(__AVX512BF16__)
-template <class T>
-inline constexpr bool kThreeRows = true;
+    true;
+#elif defined(__AVX512F__)
+    std::is_same_v<T, float>;
 #else
-template <class T>
-inline constexpr bool kThreeRows = std::is_same_v<T, float>;
+    false;
 #endif
+#if defined(__AVX512F__)
+// One step of k for three rows of A, `row` bytes apart:   sum (3, NR) += a b. Moves `a` on by `step` bytes. In
+// assembly, because g++ 12 keeps addresses of all rows for four steps, more than there are registers (dev/log/cpu.md).
 template <class T>
 ANVIL_INLINE void multiply_three_rows(FloatRegister (*sum)[kNRRegisters], const T*& a, int64_t row, int64_t step,
                                       const FloatRegister (&b)[kNRRegisters]) {
     static_assert(kNRRegisters == 2);
     FloatRegister a_ik;
-#define ANVIL_ONE_ROW(address, op, sum0, sum1) \
-    "vbroadcastss " address ", %[a_ik]\n\t" op " %[b0], %[a_ik], " sum0 "\n\t" op " %[b1], %[a_ik], " sum1 "\n\t"
-#define ANVIL_THREE_ROWS(op)                                                                                      \
-    asm(ANVIL_ONE_ROW("(%[a])", op, "%[s00]", "%[s01]") ANVIL_ONE_ROW("(%[a],%[row])", op, "%[s10]", "%[s11]")    \
-            ANVIL_ONE_ROW("(%[a],%[row],2)", op, "%[s20]", "%[s21]") "add %[step], %[a]"                          \
-        : [a] "+r"(a), [a_ik] "=&v"(a_ik), [s00] "+v"(sum[0][0]), [s01] "+v"(sum[0][1]), [s10] "+v"(sum[1][0]),   \
-          [s11] "+v"(sum[1][1]), [s20] "+v"(sum[2][0]), [s21] "+v"(sum[2][1])                                     \
-        : [row] "r"(row), [step] "r"(step), [b0] "v"(b[0]), [b1] "v"(b[1]), "m"(*reinterpret_cast<const T(*)[]>(a)) \
+    using Read = const T(*)[1 << 20];  // tells the compiler that memory from `a` on is read
+#define ANVIL_ONE_ROW(op, at, sum0, sum1) \
+    "vbroadcastss " at ", %[a_ik]\n\t" op " %[b0], %[a_ik], " sum0 "\n\t" op " %[b1], %[a_ik], " sum1 "\n\t"
+#define ANVIL_THREE_ROWS(op)                                                                                    \
+    asm(ANVIL_ONE_ROW(op, "(%[a])", "%[s00]", "%[s01]") ANVIL_ONE_ROW(op, "(%[a],%[row])", "%[s10]", "%[s11]")  \
+            ANVIL_ONE_ROW(op, "(%[a],%[row],2)", "%[s20]", "%[s21]") "add %[step], %[a]"                        \
+        : [a] "+r"(a), [a_ik] "=&v"(a_ik), [s00] "+v"(sum[0][0]), [s01] "+v"(sum[0][1]), [s10] "+v"(sum[1][0]), \
+          [s11] "+v"(sum[1][1]), [s20] "+v"(sum[2][0]), [s21] "+v"(sum[2][1])                                   \
+        : [row] "r"(row), [step] "r"(step), [b0] "v"(b[0]), [b1] "v"(b[1]), "m"(*Read(a))                       \
         : "cc")
     if constexpr (std::is_same_v<T, float>)
         ANVIL_THREE_ROWS("vfmadd231ps");
@@ -93,9 +96,6 @@ ANVIL_INLINE void multiply_three_rows(FloatRegister (*sum)[kNRRegisters], const 
 #undef ANVIL_THREE_ROWS
 #undef ANVIL_ONE_ROW
 }
-#else
-template <class T>
-inline constexpr bool kThreeRows = false;
 #endif
 
 // What the micro-kernel adds to A times B before it stores the result. Null data: nothing.
@@ -170,8 +170,7 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, const Strided<T>& a, cons
         if constexpr (kThreeRows<T> && rows % 3 == 0) {
             constexpr int64_t size = sizeof(T);
 #pragma GCC unroll 4
-            for (int g = 0; g < groups; g++)
-                multiply_three_rows(&sum[3 * g], a_k[g], a.row * size, step * size, b);
+            for (int g = 0; g < groups; g++) multiply_three_rows(&sum[3 * g], a_k[g], a.row * size, step * size, b);
             return;
         }
 #pragma GCC unroll 16
@@ -252,7 +251,7 @@ template <class T>
 void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<T>& a, const float* panels,
                      Write write, TileKernel tiles = tile_kernel_of<T>()) {
     if constexpr (std::is_same_v<T, bf16>)
-        if (tiles) return tiles(c, c_row, M, N, K, a, panels, write);
+        if (tiles) return tiles(c, c_row, M, N, K, a, panels, write, false);
     const Addend before = write == Write::add ? Addend{c, c_row} : Addend{};
     multiply_panels_in_registers<float>(c, c_row, M, N, K, a, panels, before, nullptr);
 }

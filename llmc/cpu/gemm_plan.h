@@ -108,6 +108,7 @@ struct GemmPlan {
     bool copies_rows = false;  // A is packed as rows that lie farther apart
     bool streams_b = false;    // very few rows: B is read in place, once
     bool few_rows = false;     // each thread packs micro-panels of B for itself, a block of KB rows at a time
+    bool c_is_far = false;     // C is float and comes from memory rather than from L2
     bool keeps_sums = false;   // C is bf16, so sums stay in float from one KC to the next
 
     static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -175,6 +176,7 @@ inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     constexpr int64_t kPackedRowBytes = 2048;
     plan.KC = std::min<int64_t>(p.K, tiles ? 2048 : plan.packs_a ? kPackedRowBytes / element_bytes : 4096);
     plan.keeps_sums = p.rounds_c && p.K > plan.KC;
+    plan.c_is_far = !p.rounds_c && p.M * p.N * int64_t(sizeof(float)) > 2 * p.l2_bytes;
     // NC: packed B takes 4 MiB of L3 for all threads together, but at least one micro-panel per thread.
     constexpr int64_t kPackedBytes = 4 << 20;
     const int64_t row_bytes = plan.KC * element_bytes;

@@ -48,10 +48,11 @@ inline void pack_a_tiles(bf16* to, const Strided<bf16>& a, int64_t rows, int64_t
 }
 
 // The micro-kernel:   c (16 high, kNR) (=, +=) a (16 high, steps of kTmmDepth) b. `tail`, if not null, has the last
-// rows of b for one more step. Sums stay in tiles. Four loads feed four multiplications, which take twice as long.
+// rows of b for one more step. Sums stay in tiles. Four loads feed four multiplications, which take twice as long. The
+// tile of c below comes next: asks_below prefetches it, four rows at a time, which pays if c comes from memory.
 template <class Tiles, int high>
 void tile_micro_kernel(float* c, int64_t c_row, const bf16* a, int64_t a_row, const float* b, int64_t steps,
-                       const float* tail, Write write) {
+                       const float* tail, Write write, bool asks_below) {
     constexpr bool tall = high == 2, wide = kNR > kTmmCols;
     const auto each_sum = [=](auto visit) {
         visit(Tmm<0>{}, c);
@@ -80,7 +81,13 @@ void tile_micro_kernel(float* c, int64_t c_row, const bf16* a, int64_t a_row, co
         each_sum([=](auto sum, float* at) { Tiles::load(sum, at, c_bytes); });
     else
         each_sum([](auto sum, float*) { Tiles::zero(sum); });
-    for (int64_t s = 0; s < steps; s++, a += kTmmDepth, b += kTmmDepth / 2 * kNR) step(a, b);
+    const float *below = c + high * kTmmRows * c_row, *const end = below + (asks_below ? high * kTmmRows * c_row : 0);
+    for (int64_t s = 0; s < steps; s++, a += kTmmDepth, b += kTmmDepth / 2 * kNR) {
+#pragma GCC unroll 4
+        for (int r = 0; r < 4 && below != end; r++, below += c_row)
+            for (int64_t j = 0; j < kNR; j += kTmmCols) __builtin_prefetch(below + j, 1);
+        step(a, b);
+    }
     if (tail) step(a, tail);
     each_sum([=](auto sum, float* at) { Tiles::store(sum, at, c_bytes); });
 }
@@ -88,7 +95,7 @@ void tile_micro_kernel(float* c, int64_t c_row, const bf16* a, int64_t a_row, co
 // multiply_panels() in tiles. Edges of A and C go through copies, so that nothing outside of them is accessed.
 template <class Tiles>
 void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<bf16>& a,
-                              const float* panels, Write write) {
+                              const float* panels, Write write, bool asks_below) {
     static_assert(kPanelsFitTiles && sizeof(Tiles) > 0);  // checked only if instantiated
     alignas(64) bf16 a_rows[kTileMR * kTileBlockK];
     alignas(64) float edge[kTileMR * kNR], tail[kTmmDepth / 2 * kNR];
@@ -117,7 +124,7 @@ void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int
                     std::memcpy(edge + r * kNR, at + r * c_row, size_t(cols) * sizeof(float));
             }
             const auto multiply = rows > kTmmRows ? tile_micro_kernel<Tiles, 2> : tile_micro_kernel<Tiles, 1>;
-            multiply(to, to_row, a_i.data, a_i.row, b, steps, rest > 0 ? tail : nullptr, write);
+            multiply(to, to_row, a_i.data, a_i.row, b, steps, rest > 0 ? tail : nullptr, write, asks_below && whole);
             for (int64_t r = 0; !whole && r < rows; r++)
                 std::memcpy(at + r * c_row, edge + r * kNR, size_t(cols) * sizeof(float));
         }
@@ -125,7 +132,8 @@ void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int
 }
 
 // Assign to it only while nothing multiplies: at the start of the process, or in a test.
-using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, const Strided<bf16>&, const float*, Write);
+using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, const Strided<bf16>&, const float*, Write,
+                            bool);
 inline TileKernel& tile_kernel() {
 #if defined(__AVX512BF16__)  // as every processor with tiles has
     static TileKernel kernel = has_amx() ? multiply_panels_in_tiles<AmxTiles> : nullptr;

@@ -35,7 +35,8 @@ using SumRanks = void (*)(Cpu&, Out* const* out, const T* const* inp, int num_ou
 // Multiplies bf16 in AMX tiles; null where there are none (gemm_tiles.h).
 template <class T>
 struct Strided;
-using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, const Strided<bf16>&, const float*, Write);
+using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, const Strided<bf16>&, const float*, Write,
+                            bool);
 
 struct CpuKernels {
     CpuLevel level;

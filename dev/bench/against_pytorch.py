@@ -63,12 +63,14 @@ VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD"}
 # Flags of /proc/cpuinfo, the best one first, and what a class of processors is called by.
 LEVELS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bf16", "avx512f": "AVX-512", "avx2": "AVX2"}
 MODES = ("eager", "compiled")
-# What keeps either side, and the libraries and the compiler that PyTorch uses, to AVX2.
+# What keeps either side, and the libraries and the compiler that PyTorch uses, to AVX2, or from AMX.
 ISAS = {
     "": {},
+    "avx512_bf16": {"ANVIL_CPU_ISA": "avx512_bf16", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
     "avx2": {"ANVIL_CPU_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
              "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
 }  # fmt: skip
+ISA_TEXTS = {"": "", "avx512_bf16": ", AVX-512 without AMX", "avx2": ", AVX2 alone"}
 RATE, BETAS, DECAY = 3e-4, (0.9, 0.95), 0.1
 EPS = 1e-8  # of --recipe gpt2, which is no flag
 LEAST_STEPS = 5  # of a turn; the first ones do not count
@@ -541,7 +543,7 @@ def rows_of(result):
 
 def rows_of_small(result):
     turns = result["turns"]
-    machine = f"{result['threads']} thread{'s' if result['threads'] > 1 else ''}{result['isa'] and ', AVX2 alone'}"
+    machine = f"{result['threads']} thread{'s' if result['threads'] > 1 else ''}{ISA_TEXTS[result['isa']]}"
     for key in [key for key in turns if key.startswith("Anvil")]:
         times = ratio(turns, best(turns, [key.split()[1]]), key)
         cells, pytorch = cells_of(result, key)

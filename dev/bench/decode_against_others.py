@@ -46,7 +46,7 @@ PROMPT = "Once upon a time"
 def instructions():
     """What decoding in bf16 is made of here."""
     flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    return "AVX-512 with bf16" if "avx512_bf16" in flags else "AVX-512" if "avx512bw" in flags else "AVX2"
+    return "AMX" if "amx_bf16" in flags else "AVX-512 with bf16" if "avx512_bf16" in flags else "AVX-512" if "avx512bw" in flags else "AVX2"
 
 
 def page_text(results):

@@ -12,13 +12,13 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 59_363,
+    "lines of llmc/ (sources, with comments)": 59_433,
     "sources of llmc/": 445,
     "sources of one folder of llmc/": 59,
     "files of scripts/": 42,
     "flags of `train_gpt train`": 96,
     "words of README.md and doc/": 38_525,
-    "words of dev/LOG.md and dev/log/": 15_648,
+    "words of dev/LOG.md and dev/log/": 15_674,
     "lines of Makefile and make/": 758,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

@@ -21,16 +21,6 @@ columns of B in place (gemm_stream.h).
 #include "llmc/ops/matmul.h"             // Write
 #include "llmc/cpu/simd.h"
 
-// c (rows, cols)  =  sums (rows, cols) + bias, rounded once to bf16; cols <= kNR
-inline void round_sums(bf16* c, int64_t c_row, const float* sums, int64_t sums_row, int64_t rows, int64_t cols,
-                       const bf16* bias) {
-    for_lanes(cols, [&](int64_t j, auto width) {
-        const F32x16 offset = bias ? load(bias + j, width) : zeros();
-        for (int64_t i = 0; i < rows; i++)
-            store(c + i * c_row + j, load(sums + i * sums_row + j, width) + offset, width);
-    });
-}
-
 // One gemm(): its operands, its plan, and where they are packed, as P.
 template <class Out, class P, class T>
 struct Gemm {
@@ -87,8 +77,9 @@ struct Gemm {
         Out* to = c + tile.i * c_row + tile.j;
         if constexpr (std::is_same_v<P, bf16>)
             if (tiles)
-                return tiles(sums.data, sums.row, tile.rows, tile.cols, block.terms, a_k, b_panel,
-                             block.start == KBlock::from_zero ? Write::set : Write::add, plan.c_is_far);
+                return tiles->multiply_panels(sums.data, sums.row, tile.rows, tile.cols, block.terms, a_k, b_panel,
+                                              block.start == KBlock::from_zero ? Write::set : Write::add,
+                                              plan.c_is_far);
         Addend before = block.start == KBlock::from_sums ? Addend{sums.data, sums.row} : Addend{};
         if constexpr (!kRounds)
             if (block.start == KBlock::from_c) before = {to, c_row};
@@ -202,17 +193,25 @@ struct Gemm {
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
 
+    int64_t rows_in_place() const { return tiles ? kTmmCols : kStreamedRows; }
     // C (M, kStreamedColumns) from column j on, with B in place. At the right edge the columns begin before j, so that
-    // all exist.
+    // all exist. For tiles A is packed.
     void multiply_in_place(int64_t j, Strided<P> a, StreamPlace place) const {
         const int64_t first = std::min(j, plan.N - kStreamedColumns), new_cols = first + kStreamedColumns - j;
-        for (int64_t i = 0; i < plan.M; i += kStreamedRows) {
-            const int64_t rows = std::min<int64_t>(kStreamedRows, plan.M - i);
+        const int64_t most = rows_in_place();
+        for (int64_t i = 0; i < plan.M; i += most) {
+            const int64_t rows = std::min(most, plan.M - i);
             Out* to = c + i * c_row + j;
-            Out edge[kStreamedRows * kStreamedColumns];
+            Out edge[std::max<int64_t>(kStreamedRows, kTmmCols) * kStreamedColumns];
             const bool whole = new_cols == kStreamedColumns;
-            stream_block(whole ? to : edge, whole ? c_row : kStreamedColumns, rows, plan.K, a.at(i, 0), b.at(0, first),
-                         bias_at(first), {place.is_first && i == 0, place.is_last});
+            Out* const block = whole ? to : edge;
+            const int64_t block_row = whole ? c_row : kStreamedColumns;
+            const StreamPlace of_rows{place.is_first && i == 0, place.is_last};
+            if (!tiles)
+                stream_block(block, block_row, rows, plan.K, a.at(i, 0), b.at(0, first), bias_at(first), of_rows);
+            else if constexpr (std::is_same_v<P, bf16>)
+                tiles->stream_columns(block, block_row, rows, plan.K, packed_a + i * plan.K / 2, b.at(0, first),
+                                      bias_at(first), of_rows);
             for (int64_t r = 0; !whole && r < rows; r++)
                 std::copy_n(edge + r * kStreamedColumns + j - first, new_cols, to + r * c_row);
         }
@@ -261,6 +260,12 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
             Strided<P> a_terms;
             if constexpr (!kWidens<P, T>) {
                 a_terms = a;
+                if constexpr (std::is_same_v<P, bf16>)
+                    if (tiles) {
+                        call.packed_a = cpu.shared_scratch(GemmPlan::round_up(M, kTmmCols) * K / 2);
+                        for (int64_t i = 0; i < M; i += kTmmCols)
+                            pack_streamed_rows(call.packed_a + i * K / 2, a.at(i, 0), std::min(kTmmCols, M - i), K);
+                    }
             } else {
                 float* wide = cpu.shared_scratch(M * K);
                 copy_rows<P>(wide, K, a, M, K);

@@ -251,7 +251,7 @@ template <class T>
 void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<T>& a, const float* panels,
                      Write write, TileKernel tiles = tile_kernel_of<T>()) {
     if constexpr (std::is_same_v<T, bf16>)
-        if (tiles) return tiles(c, c_row, M, N, K, a, panels, write, false);
+        if (tiles) return tiles->multiply_panels(c, c_row, M, N, K, a, panels, write, false);
     const Addend before = write == Write::add ? Addend{c, c_row} : Addend{};
     multiply_panels_in_registers<float>(c, c_row, M, N, K, a, panels, before, nullptr);
 }

@@ -79,7 +79,9 @@ constexpr GemmKernel register_kernel() {
 constexpr GemmKernel widening_kernel() {
     return {kMR, kNR, kBlockK<bf16>, kPair<bf16>, sizeof(float), false, kMostStreamedRows, true};
 }
-constexpr GemmKernel amx_kernel() { return {kTileMR, kNR, kTileBlockK, kTmmDepth, sizeof(bf16), true, 0}; }
+constexpr GemmKernel amx_kernel() {
+    return {kTileMR, kNR, kTileBlockK, kTmmDepth, sizeof(bf16), true, kMostStreamedRows};
+}
 
 // The L2 cache of a core; 1 MiB if the system does not know it. Tests assign to it.
 inline int64_t& l2_cache_bytes() {

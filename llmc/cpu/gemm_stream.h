@@ -18,6 +18,7 @@ the multiply-adds: in a burst they would take all of those buffers, and the load
 #include "llmc/cpu/gemm_micro_kernel.h"  // broadcast_pair, load_register, multiply_add, store_register
 #include "llmc/cpu/gemm_pack.h"          // Strided, transpose_lanes
 #include "llmc/cpu/gemm_plan.h"          // kBlockK, kPair, kStreamedRows
+#include "llmc/cpu/gemm_tiles.h"         // StreamPlace
 #include "llmc/cpu/simd.h"
 
 // Registers of columns that are read side by side. Each is a chain of multiply-adds that wait for the one before, so
@@ -25,11 +26,6 @@ the multiply-adds: in a burst they would take all of those buffers, and the load
 template <int rows>
 inline constexpr int kStreamedRegisters =
     std::min<int>(kStreamedColumns / kRegisterLanes, kMR* kNRRegisters * 2 / 3 / rows);
-
-// Where a block of columns is among those that a thread reads one after the other.
-struct StreamPlace {
-    bool is_first, is_last;
-};
 
 // c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = kStreamedRegisters registers.
 // If operands are widened, neighbors in k have changed places in A, as when it is packed.
@@ -41,11 +37,7 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
     constexpr int kSteps = kWidens<P, T> ? 2 : 1;  // of k in four bytes of B
     constexpr int64_t depth = step / kPair<P>;
     static_assert(kBlockK<T> % step == 0);
-    // The first block has not been prefetched. After the last, prefetching on would take memory from other threads.
-    const char* ahead = reinterpret_cast<const char*>(b.data);
-    const char* const next_block = reinterpret_cast<const char*>(b.data + width * b.col);
-    for (const char* line = ahead; place.is_first && line < next_block; line += 64) __builtin_prefetch(line, 0, 2);
-    if (!place.is_last) ahead = next_block;
+    const char* ahead = place.ahead(b.data, b.data + width * b.col);
 
     const P* a_row[rows];
 #pragma GCC unroll 8

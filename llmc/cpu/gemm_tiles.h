@@ -3,7 +3,7 @@ The micro-kernel of gemm() in AMX tiles (amx.h), for bf16 on processors that hav
 registers, with an order of sums of its own. Each element of C starts from the previous value or from zero and grows by
 32 terms at a time, summed in two chains, even and odd k. The number of threads or rows does not affect the result.
 
-  tile_kernel()   the function that multiplies packed micro-panels in tiles; null: gemm_micro_kernel.h does it
+  tile_kernel()   the functions that multiply in tiles; null: gemm_micro_kernel.h and gemm_stream.h do it
 */
 #pragma once
 #include <algorithm>
@@ -13,6 +13,8 @@ registers, with an order of sums of its own. Each element of C starts from the p
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/cpu/amx.h"        // AmxTiles, has_amx
 #include "llmc/cpu/gemm_pack.h"  // pack_micro_panel, packed_size, Strided
+#include "llmc/cpu/kernels.h"    // TileKernel
+#include "llmc/cpu/simd.h"       // for_lanes, load, store
 #include "llmc/ops/matmul.h"     // Write
 
 // A micro-panel is two tiles wide, or one where registers are shorter.
@@ -131,12 +133,84 @@ void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int
     }
 }
 
+// c (rows, cols)  =  sums (rows, cols) + bias, rounded once to bf16
+inline void round_sums(bf16* c, int64_t c_row, const float* sums, int64_t sums_row, int64_t rows, int64_t cols,
+                       const bf16* bias) {
+    for_lanes(cols, [&](int64_t j, auto width) {
+        const F32x16 offset = bias ? load(bias + j, width) : zeros();
+        for (int64_t i = 0; i < rows; i++)
+            store(c + i * c_row + j, load(sums + i * sums_row + j, width) + offset, width);
+    });
+}
+
+// Where a block of columns is among those that a thread reads one after the other (gemm_stream.h).
+struct StreamPlace {
+    bool is_first, is_last;
+    // The memory that is prefetched while the block at `b` is read: the next one. The first has not been prefetched.
+    // After the last, prefetching on would take memory from other threads.
+    template <class T>
+    const char* ahead(const T* b, const T* next) const {
+        const auto *begin = reinterpret_cast<const char*>(b), *end = reinterpret_cast<const char*>(next);
+        for (const char* line = begin; is_first && line < end; line += 64) __builtin_prefetch(line, 0, 2);
+        return is_last ? begin : end;
+    }
+};
+
+// A few rows of A as the tiles of stream_columns_in_tiles():   to (K / 2, kTmmCols) pairs  <-  a (M, K), zeros beyond M
+inline void pack_streamed_rows(float* to, const Strided<bf16>& a, int64_t M, int64_t K) {
+    std::fill_n(to, K / 2 * kTmmCols, 0.f);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t k = 0; k < K; k += 2)
+            std::memcpy(to + k / 2 * kTmmCols + i, a.data + i * a.row + k, sizeof(float));
+}
+
+// stream_block() in tiles:   c (M, kStreamedColumns)  =  a (M, K) b (K, kStreamedColumns) + bias,   M <= kTmmCols, K a
+// multiple of kTmmDepth. Columns of B are rows of the left factor, whose tiles are read in place: c is transposed.
+template <class Tiles>
+void stream_columns_in_tiles(bf16* c, int64_t c_row, int64_t M, int64_t K, const float* a, const Strided<bf16>& b,
+                             const bf16* bias, StreamPlace place) {
+    constexpr bool two = kStreamedColumns == 2 * kTmmCols;
+    static_assert(two || kStreamedColumns == kTmmCols);
+    const int64_t row_bytes = b.col * int64_t(sizeof(bf16));
+    const char* ahead = place.ahead(b.data, b.data + kStreamedColumns * b.col);
+    const auto prefetch = [&] {
+        for (int64_t line = 0; line < kTmmCols; line++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
+    };
+    Tiles::prepare();
+    Tiles::zero(Tmm<0>{});
+    Tiles::zero(Tmm<1>{});
+    for (int64_t k = 0; k < K; k += kTmmDepth) {
+        Tiles::load(Tmm<4>{}, a + k / 2 * kTmmCols, kTmmCols * int64_t(sizeof(float)));
+        Tiles::load(Tmm<5>{}, b.data + k, row_bytes);
+        Tiles::multiply(Tmm<0>{}, Tmm<5>{}, Tmm<4>{});
+        prefetch();
+        if constexpr (two) {
+            Tiles::load(Tmm<6>{}, b.data + kTmmCols * b.col + k, row_bytes);
+            Tiles::multiply(Tmm<1>{}, Tmm<6>{}, Tmm<4>{});
+            prefetch();
+        }
+    }
+    alignas(64) float columns[kStreamedColumns * kTmmCols], rows[kTmmCols * kStreamedColumns];
+    Tiles::store(Tmm<0>{}, columns, kTmmCols * int64_t(sizeof(float)));
+    if constexpr (two) Tiles::store(Tmm<1>{}, columns + kTmmCols * kTmmCols, kTmmCols * int64_t(sizeof(float)));
+    for (int64_t j = 0; j < kStreamedColumns; j += 8)
+        for (int64_t i = 0; i < M; i += 8)
+            transpose_8x8(rows + i * kStreamedColumns + j, kStreamedColumns * int64_t(sizeof(float)),
+                          columns + j * kTmmCols + i, kTmmCols * int64_t(sizeof(float)));
+    round_sums(c, c_row, rows, kStreamedColumns, M, kStreamedColumns, bias);
+}
+
+struct TileFunctions {
+    decltype(&multiply_panels_in_tiles<void>) multiply_panels;
+    decltype(&stream_columns_in_tiles<void>) stream_columns;
+};
+template <class Tiles>
+inline constexpr TileFunctions kTileFunctions = {multiply_panels_in_tiles<Tiles>, stream_columns_in_tiles<Tiles>};
+
 // Assign to it only while nothing multiplies: at the start of the process, or in a test.
-using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, const Strided<bf16>&, const float*, Write,
-                            bool);
 inline TileKernel& tile_kernel() {
 #if defined(__AVX512BF16__)  // as every processor with tiles has
-    static TileKernel kernel = has_amx() ? multiply_panels_in_tiles<AmxTiles> : nullptr;
+    static TileKernel kernel = has_amx() ? &kTileFunctions<AmxTiles> : nullptr;
 #else
     static TileKernel kernel = nullptr;
 #endif

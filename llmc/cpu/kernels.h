@@ -11,7 +11,6 @@ compiled for another level.
 #include <type_traits>
 #include "llmc/base/bf16.h"       // bf16
 #include "llmc/base/check.h"      // format
-#include "llmc/ops/matmul.h"      // Write
 #include "llmc/base/processor.h"  // CpuLevel
 #include "llmc/base/profile.h"    // PeakRates
 #include "llmc/cpu/device.h"      // Cpu
@@ -32,11 +31,9 @@ struct MatmulRates {
 template <class T, class Out = T>
 using SumRanks = void (*)(Cpu&, Out* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n);
 
-// Multiplies bf16 in AMX tiles; null where there are none (gemm_tiles.h).
-template <class T>
-struct Strided;
-using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, const Strided<bf16>&, const float*, Write,
-                            bool);
+// What multiplies bf16 in AMX tiles; null where there are none (gemm_tiles.h).
+struct TileFunctions;
+using TileKernel = const TileFunctions*;
 
 struct CpuKernels {
     CpuLevel level;

@@ -7,7 +7,7 @@ namespace {
 // The tiles of other processors than this one, so that the plans are the same wherever the test runs.
 constexpr GemmKernel kAvx2{6, 16, 256, 1, 4, false, 8}, kAvx2Bf16{6, 16, 512, 2, 2, false, 8};
 constexpr GemmKernel kWidened{12, 32, 512, 2, 4, false, 24, true};
-constexpr GemmKernel kAvx512{12, 32, 256, 1, 4, false, 24}, kAmx{32, 32, 256, 32, 2, true, 0};
+constexpr GemmKernel kAvx512{12, 32, 256, 1, 4, false, 24}, kAmx{32, 32, 256, 32, 2, true, 24};
 
 std::string plan_text(const GemmKernel& kernel, const GemmProblem& problem) {
     return gemm_plan(problem, kernel).text();
@@ -99,7 +99,8 @@ TEST_CASE("gemm_plan: B is read in place for very few rows, where it can be", "[
     CHECK_FALSE(changed(kAvx2Bf16, [](GemmProblem& p) { p.K++; }));
     CHECK(changed(kAvx2, [](GemmProblem& p) { p.K++; }));
     CHECK_FALSE(changed(kAvx2Bf16, [](GemmProblem& p) { p.a_transposed = true; }));
-    CHECK_FALSE(changed(kAmx, [](GemmProblem& p) { p.K = 64; }));
+    CHECK_FALSE(changed(kAmx, [](GemmProblem& p) { p.K = 62; }));
+    CHECK(changed(kAmx, [](GemmProblem& p) { p.K = 64; }));
     // Without widening A for the micro-kernel
     CHECK(gemm_plan(few, kWidened).streams_b);
     CHECK_FALSE(gemm_plan(few, kWidened).packs_a);

@@ -83,6 +83,15 @@ TEST_CASE("few rows have the bits of many", "[gemm_stream]") {
     check_same<bf16>(5, 48, 1100, with_bias);
 }
 
+// Around the sixteen rows that a tile has; steps of 32 terms
+TEST_CASE("few rows have the bits of many in tiles", "[gemm_stream]") {
+    const UsedTiles used(software_tiles());
+    const bool with_bias = GENERATE(false, true);
+    for (const int64_t M : {1, 7, 8, 16, 17, int(kMostStreamedRows), int(kMostStreamedRows) + 1})
+        for (const int64_t N : {15, 17, 33, 40})
+            for (const int64_t K : {32, 34, 64, 544}) check_same<bf16>(M, N, K, with_bias);
+}
+
 TEST_CASE("registers are transposed", "[gemm_stream]") {
     check_transpose<FloatRegister>();
     // Eight lanes, as packing takes them on every processor

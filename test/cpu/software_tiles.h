@@ -99,7 +99,7 @@ private:
 template <class Tiles = SoftwareTiles>
 TileKernel software_tiles() {
     if constexpr (kPanelsFitTiles)
-        return multiply_panels_in_tiles<Tiles>;
+        return &kTileFunctions<Tiles>;
     else
         return nullptr;
 }

@@ -105,7 +105,8 @@ TEST_CASE("the best copy is taken that the processor has and that was asked for"
 }
 
 // Shapes that are no multiple of sixteen, so that the ends of rows are run as well.
-// The sample is generated token by token, with products of one row.
+// The sample is generated token by token, with products of one row. In bf16 AMX has an order of sums of its own, which the
+// number of threads does not change.
 TEST_CASE("every level trains and generates with the same bits, and says which it is", "[processor]") {
     const TinyRuns runs;
     const std::vector<std::string> levels = levels_of_program(runs);
@@ -113,15 +114,16 @@ TEST_CASE("every level trains and generates with the same bits, and says which i
     for (const std::string dtype : {"fp32", "bf16"})
         for (const std::string architecture : {"gpt2", "nanochat"}) {
             const std::string name = dtype + architecture;
-            const auto flags = [&](const std::string& level) {
-                return runs.flags(name + level, {{"dtype", dtype},
-                                                 {"architecture", architecture},
-                                                 {"channels", "36"},
-                                                 {"num-heads", "3"},
-                                                 {"steps", "5"},
-                                                 {"warmup-steps", "0"},
-                                                 {"sample-tokens", "20"},
-                                                 {"threads", "2"}});
+            const auto flags = [&](const std::string& level, const std::string& threads = "2") {
+                const std::string run = name + level + (threads == "2" ? "" : threads);
+                return runs.flags(run, {{"dtype", dtype},
+                                        {"architecture", architecture},
+                                        {"channels", "36"},
+                                        {"num-heads", "3"},
+                                        {"steps", "5"},
+                                        {"warmup-steps", "0"},
+                                        {"sample-tokens", "20"},
+                                        {"threads", threads}});
             };
             const auto result = [&](const std::string& level) { return step_folder(runs.path(name + level), 5); };
             for (const std::string& level : levels) {
@@ -131,10 +133,15 @@ TEST_CASE("every level trains and generates with the same bits, and says which i
                 const auto same_name = [&](CpuLevel one) { return level == name_of(one); };
                 const CpuLevel meant = *std::find_if(std::begin(kCpuLevels), std::end(kCpuLevels), same_name);
                 CHECK(contains(trained.out, format("; device: cpu, 2 threads, %s; ", text_of(meant))));
-                CHECK(difference(result(level), result(levels[0])) == "");
+                std::string same = levels[0];
+                if (dtype == "bf16" && meant == CpuLevel::amx) {
+                    same = level + "1";
+                    must_succeed(at_level(level, flags(level, "1")));
+                }
+                CHECK(difference(result(level), result(same)) == "");
                 const auto sample = [&](const std::string& of) { return records_in(runs.path(name + of), "sample"); };
                 REQUIRE(sample(level).size() == 1);
-                CHECK(sample(level) == sample(levels[0]));
+                CHECK(sample(level) == sample(same));
             }
         }
     // The default is the highest level.

@@ -10,11 +10,12 @@ ARCH_avx512_bf16 := -march=x86-64-v4 -mavx512bf16
 # Darwin has no objcopy, which levels need (make/hide_names.sh), and on arm64 its clang++ knows no -march=native.
 ARCH_only         = -m$(if $(and $(IS_DARWIN),$(filter arm64,$(MACHINE))),cpu,arch)=$(CPU_ARCH:here=native)
 KNOWS_LEVELS := $(if $(IS_DARWIN),,$(call succeeds,$(CXX) $(ARCH_avx512_bf16) -E -x c++ /dev/null))
-LEVELS_here   = $(if $(KNOWS_LEVELS),$(shell echo ANVIL_CPU_LEVEL | \
-  $(CXX) -march=native -include llmc/base/processor.h -I. -E -P -x c++ - | tail -n 1))
+LEVELS_here  := $(if $(KNOWS_LEVELS),$(shell echo ANVIL_CPU_LEVEL | \
+  $(CXX) -march=native -w -include llmc/base/processor.h -I. -E -P -x c++ - | tail -n 1))
 LEVELS       := $(or $(LEVELS_$(CPU_ARCH)),only)
 ARCH          = $(if $(filter only,$(LEVELS)),$(ARCH_only),$(ARCH_baseline))
-HERE          = $(if $(filter only,$(LEVELS)),$(ARCH_only),-march=native)
+# clang++ 19 warns of features that -march=native combines on a Granite Rapids.
+HERE          = $(if $(filter only,$(LEVELS)),$(ARCH_only),$(if $(IS_CLANG),$(ARCH_$(LEVELS_here)),-march=native))
 
 # -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma; else bits would depend on compiler and -O.
 # -fopenmp-simd: without OpenMP, `omp simd` loops are still vectorized. ggc-min-heapsize: g++ collects garbage from 512

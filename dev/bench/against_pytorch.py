@@ -527,8 +527,8 @@ def cells_of(result, key):
     _, _, _, T, B, _ = CONFIGS[result["config"]]
     middle = {way: statistics.median(turn["ms"]) for way, turn in result["turns"].items()}
     cells = [f"{result['config']}: {B} x {T} tokens", key.split()[1], f"{B * T / middle[key] * 1e3:.0f}", f"{middle[key]:.1f}"]
-    pytorch = [f"{middle[f'PyTorch {d} eager']:.1f}, {middle[f'PyTorch {d} compiled']:.1f}"
-               for d in DTYPES if f"PyTorch {d} eager" in middle]  # fmt: skip
+    pytorch = {d: f"{middle[f'PyTorch {d} eager']:.1f}, {middle[f'PyTorch {d} compiled']:.1f}"
+               for d in DTYPES if f"PyTorch {d} eager" in middle}  # fmt: skip
     return cells, pytorch
 
 
@@ -538,16 +538,17 @@ def rows_of(result):
         against = [ratio(turns, best(turns, DTYPES), key), ratio(turns, best(turns, ["fp32"]), key)]
         cells, pytorch = cells_of(result, key)
         pair = (against[1], fp32_goal) if key == "Anvil fp32" else (against[0], goal)
-        yield cells + pytorch + [f"{times:.2f}" for times in against] + [verdict([pair])]
+        yield cells + list(pytorch.values()) + [f"{times:.2f}" for times in against] + [verdict([pair])]
 
 
 def rows_of_small(result):
     turns = result["turns"]
     machine = f"{result['threads']} thread{'s' if result['threads'] > 1 else ''}{ISA_TEXTS[result['isa']]}"
     for key in [key for key in turns if key.startswith("Anvil")]:
-        times = ratio(turns, best(turns, [key.split()[1]]), key)
+        dtype = key.split()[1]
+        times = ratio(turns, best(turns, [dtype]), key)
         cells, pytorch = cells_of(result, key)
-        yield [machine] + cells + pytorch[-1:] + [f"{times:.2f}", verdict([(times, 1)])]
+        yield [machine] + cells + [pytorch[dtype], f"{times:.2f}", verdict([(times, 1)])]
 
 
 def table(heads, numbers, rows):

@@ -67,6 +67,13 @@ CLAIMS = [
     ),
     (
         "README.md",
+        r"\| the same in bf16 with AMX \(Granite Rapids\) \| (\d+) \| ([\d.]+)x \|",
+        "doc/performance.md",
+        r"Intel, AMX[^\n]*PyTorch[\s\S]*?\| small: .* \| bf16 \| (\d+) \|(?:[^|]*\|){3} ([\d.]+) \|",
+        (0, 1),
+    ),
+    (
+        "README.md",
         r"2000 steps in fp32: validation loss \| ([\d.]+) in (\d+) s \|",
         "doc/performance.md",
         r"2000 steps in fp32 and eight validations: (\d+) s from start to end, validation loss ([\d.]+)",
@@ -172,6 +179,7 @@ PROOFS = {
         "GPT-2 124M in bf16, T = 256, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
         "nanoGPT's CPU model in bf16, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
         "nanoGPT's CPU model in fp32 on an Intel with AVX-512, tokens per second": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
+        "the same in bf16 with AMX (Granite Rapids)": "doc/results/against-pytorch.json dev/bench/against_pytorch.py test/dev/cpu_speed_test.cpp",
         "nanoGPT's CPU example, 2000 steps in fp32: validation loss": "dev/bench/against_pytorch.py scripts/quickstart.sh",
         "GPT-2 124M in bf16, decoding on one core (Zen 4), tokens per second": "doc/results/decode-against-others.json "
         "dev/bench/decode_against_others.py dev/interop/check_servers.py",

@@ -100,7 +100,7 @@ def cpu_chart(theme):
             times = ratio(turns, fastest, key)
             rate = B * T / statistics.median(turns[key]["ms"]) * 1e3
             bars.append((color, None, times, None, f"{times:.2f}x, {thousands(rate)} tok/s"))
-        machine = "" if len(classes(results)) == 1 else ", " + result["class"].split(",")[0].removeprefix("AMD ")
+        machine = "" if len(classes(results)) == 1 else ", " + result["class"].removeprefix("AMD ").removesuffix(", AVX-512 with bf16").replace(",", "")
         groups.append((NAMES[result["config"]] + machine, bars))
     first = results[0]
     highest = max(bar[2] for _, bars in groups for bar in bars)

@@ -105,8 +105,8 @@ TEST_CASE("the best copy is taken that the processor has and that was asked for"
 }
 
 // Shapes that are no multiple of sixteen, so that the ends of rows are run as well.
-// The sample is generated token by token, with products of one row. In bf16 AMX has an order of sums of its own, which the
-// number of threads does not change.
+// The sample is generated token by token, with products of one row. In bf16 AMX has an order of sums of its own, which
+// the number of threads does not change.
 TEST_CASE("every level trains and generates with the same bits, and says which it is", "[processor]") {
     const TinyRuns runs;
     const std::vector<std::string> levels = levels_of_program(runs);

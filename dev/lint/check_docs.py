@@ -67,7 +67,7 @@ CLAIMS = [
     ),
     (
         "README.md",
-        r"\| the same in bf16 with AMX \(Granite Rapids\) \| (\d+) \| ([\d.]+)x \|",
+        r"\| the same in bf16 with AMX \(Granite Rapids\) \| (\d+) \| ([\d.]+)x, ",
         "doc/performance.md",
         r"Intel, AMX[^\n]*PyTorch[\s\S]*?\| small: .* \| bf16 \| (\d+) \|(?:[^|]*\|){3} ([\d.]+) \|",
         (0, 1),

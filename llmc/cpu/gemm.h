@@ -193,12 +193,11 @@ struct Gemm {
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
 
-    int64_t rows_in_place() const { return tiles ? kTmmCols : kStreamedRows; }
     // C (M, kStreamedColumns) from column j on, with B in place. At the right edge the columns begin before j, so that
     // all exist. For tiles A is packed.
     void multiply_in_place(int64_t j, Strided<P> a, StreamPlace place) const {
         const int64_t first = std::min(j, plan.N - kStreamedColumns), new_cols = first + kStreamedColumns - j;
-        const int64_t most = rows_in_place();
+        const int64_t most = tiles ? kTmmCols : kStreamedRows;
         for (int64_t i = 0; i < plan.M; i += most) {
             const int64_t rows = std::min(most, plan.M - i);
             Out* to = c + i * c_row + j;

@@ -10,6 +10,8 @@ Columns are short, and several are read side by side, which hardware prefetchers
 instructions, in the order of memory, which reads fastest, a block of columns ahead, and into L2: L1, which is refilled
 from L2 in time, has too few fill buffers for lines on their way from memory. For the same reason they are spread over
 the multiply-adds: in a burst they would take all of those buffers, and the loads of this block would wait for memory.
+
+With AMX: stream_columns_in_tiles() of gemm_tiles.h.
 */
 #pragma once
 #include <algorithm>

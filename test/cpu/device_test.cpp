@@ -1,7 +1,9 @@
-// The Cpu's loops: every index is visited once, by any thread, and no thread waits for work that it could do itself.
+// The Cpu's loops: every index is visited once, by any thread, and no thread waits for work that it could do itself. Its
+// memory: aligned to huge pages, and all of it returned.
 #include "llmc/cpu/device.h"
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <thread>
 #include "test/testing.h"
 
@@ -69,3 +71,31 @@ TEST_CASE("tasks of a thread that is held up are done by the others", "[device]"
     CHECK(others_do_all_but_the_first(three, 100));
 }
 #endif
+
+// Pages that this process has mapped; 0 where the system does not tell
+static long mapped_pages() {
+    long pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages;
+}
+
+TEST_CASE("memory that huge pages fit is aligned to them, and is returned whole", "[device]") {
+    Cpu cpu(1);
+    constexpr size_t kHuge = size_t(2) << 20;
+    const long before = mapped_pages();
+    for (const size_t bytes : {kHuge / 8, kHuge - 1, kHuge, kHuge + 1, 5 * kHuge / 2}) {
+        auto* const first = static_cast<unsigned char*>(cpu.allocate(bytes));
+        auto* const second = static_cast<unsigned char*>(cpu.allocate(bytes));
+        for (unsigned char* data : {first, second}) {
+            CHECK(reinterpret_cast<size_t>(data) % kHuge == 0);
+            CHECK(data[0] == 0xFF);
+            CHECK(data[bytes - 1] == 0xFF);
+        }
+        cpu.release(first, bytes);
+        cpu.release(second, bytes);
+        CHECK(mapped_pages() == before);
+    }
+    void* const small = cpu.allocate(1);
+    CHECK(mapped_pages() - before == (before > 0));
+    cpu.release(small, 1);
+}

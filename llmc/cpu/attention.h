@@ -32,19 +32,26 @@ void check_attention(const AttentionShape& s) {
     require(s.HS % kPair<E> == 0, "attention: heads of %ld channels: an even number in bf16; or --dtype fp32", s.HS);
 }
 
-// Views of one head's q, k and v in a tensor shaped like qkv: element (t, i) of each.
+// Views of q, k and v of head `index` of B * NH, in a tensor shaped like qkv: element (t, i) of each.
 template <class T>
 struct AttentionHead {
     Strided<T> q, k, v;
 
-    AttentionHead(const T* qkv, const AttentionShape& s, int64_t b, int64_t h) {
+    AttentionHead(const T* qkv, const AttentionShape& s, int64_t index) {
+        const int64_t b = index / s.NH, h = index % s.NH, kv = h / (s.NH / s.NKV);
         const T* first = qkv + b * s.T * s.row();
-        const int64_t kv = h / (s.NH / s.NKV);
         q = {first + h * s.HS, s.row(), 1};
         k = {first + (s.NH + kv) * s.HS, s.row(), 1};
         v = {first + (s.NH + s.NKV + kv) * s.HS, s.row(), 1};
     }
 };
+
+// The same for a tensor shaped like out
+template <class T>
+Strided<T> rows_of_head(const T* out, const AttentionShape& s, int64_t index) {
+    const int64_t C = s.NH * s.HS;
+    return {out + index / s.NH * s.T * C + index % s.NH * s.HS, C, 1};
+}
 
 // A set of columns of a tile of keys, one bit per column: here those in [begin, end).
 static_assert(kKeys == 64);
@@ -73,6 +80,35 @@ template <class T>
 T* row_of(Strided<T> m, int64_t t) {
     return const_cast<T*>(m.data) + t * m.row;
 }
+
+// Rows of heads that are needed soon, some KB apart, which hardware prefetchers do not expect. Each tile of a product
+// asks for one cache line of each row.
+class RowsAhead {
+    struct Rows {
+        const char* data;
+        int64_t step;
+    };
+    static constexpr int64_t kMostBlocks = 8, kLine = 64, kLinesAtOnce = 4;
+    Rows blocks_[kMostBlocks];
+    int64_t num_blocks_ = 0, rows_ = 0, row_bytes_ = 0, byte_ = 0;
+
+public:
+    // Forgets the blocks that nobody asked for. Those added from now on are (rows, row_bytes).
+    void start(int64_t rows, int64_t row_bytes) { num_blocks_ = byte_ = 0, rows_ = rows, row_bytes_ = row_bytes; }
+    // The last block is asked for first.
+    template <class T>
+    void add(const Strided<T>& m) {
+        blocks_[num_blocks_++] = {reinterpret_cast<const char*>(m.data), m.row * int64_t(sizeof(T))};
+    }
+    Ahead next() {
+        if (num_blocks_ == 0) return {};
+        const auto [data, step] = blocks_[num_blocks_ - 1];
+        const char* begin = data + byte_;
+        byte_ += kLine;
+        if (byte_ >= row_bytes_) byte_ = 0, num_blocks_--;
+        return {begin, begin + rows_ * step, kLinesAtOnce, step};
+    }
+};
 
 template <class T>
 void convert_row(T* to, const float* from, int64_t n) {
@@ -111,7 +147,7 @@ Strided<P> rows_as_operand(Strided<E> from, int64_t rows, int64_t K, float* scra
 // `a` are zero; only that part is multiplied. For bf16 it must begin at an even k.
 template <class E, class P, class Range>
 void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, const Strided<P>& a, const float* panels,
-                        Range&& range) {
+                        Range&& range, RowsAhead& ahead) {
     const int64_t panel = packed_size<P, E>(K, 1), MR = micro_kernel_rows<P>();
     for (int64_t i = 0; i < M; i += MR) {
         const int64_t n = std::min(MR, M - i);
@@ -121,20 +157,21 @@ void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, const Strided
         const int64_t terms = kWidens<P, E> ? packed_steps<P, E>(end - begin) : end - begin;
         for (int64_t j = 0; j < N; j += kNR, b_panel += panel)
             multiply_panels(c + i * N + j, N, n, std::min<int64_t>(kNR, N - j), terms, a.at(i, begin), b_panel,
-                            Write::add);
+                            Write::add, ahead.next());
     }
 }
 
 // scores (rows, kKeys) = a (rows, HS) times packed_t: the keys or values from s0 on, transposed and packed. Each group
 // of rows gets the columns that it sees, rounded up to whole micro-panels, since whole tiles need no copies.
 template <class P>
-void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, const Strided<P>& a,
-                const float* packed_t) {
+void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, const Strided<P>& a, const float* packed_t,
+                RowsAhead& ahead) {
     const int64_t MR = micro_kernel_rows<P>();
     for (int64_t i = 0; i < mask.rows; i += MR) {
         const int64_t n = std::min(MR, mask.rows - i), panels = num_panels(mask.end(i + n - 1, s0));
-        if (panels > 0)
-            multiply_panels(scores + i * kKeys, kKeys, n, panels * kNR, HS, a.at(i, 0), packed_t, Write::set);
+        for (int64_t j = 0; j < panels; j++)
+            multiply_panels(scores + i * kKeys + j * kNR, kKeys, n, kNR, HS, a.at(i, 0),
+                            packed_t + j * packed_size<P>(HS, 1), Write::set, ahead.next());
     }
 }
 
@@ -204,16 +241,24 @@ struct AttentionForwardScratch {
 
 template <class P, class E>
 void attention_forward_as(Cpu& cpu, E* out, float* lse, const E* qkv, const AttentionShape& shape) {
-    const int64_t T = shape.T, NH = shape.NH, HS = shape.HS, C = NH * HS, v_block = packed_size<P, E>(kKeys, HS);
+    const int64_t T = shape.T, NH = shape.NH, HS = shape.HS, v_block = packed_size<P, E>(kKeys, HS);
     const float scale = shape.score_scale();
     parallel_tasks(cpu, shape.B * NH, [=, &cpu](int64_t head_index) {
-        const int64_t b = head_index / NH, h = head_index % NH;
-        const AttentionHead<E> head(qkv, shape, b, h);
+        const int64_t b = head_index / NH, next_index = std::min(head_index + 1, shape.B * NH - 1);
+        const AttentionHead<E> head(qkv, shape, head_index), next_head(qkv, shape, next_index);
+        const Strided<E> head_out = rows_of_head(out, shape, head_index);
         const AttentionForwardScratch<E, P> m(cpu, T, HS);
+        RowsAhead ahead;
         pack_b<P>(m.k_t, head.k.transposed(), HS, T);
 
         for (int64_t t0 = 0; t0 < T; t0 += kQueries) {
             const TileMask mask(shape, b, t0);
+            const bool last = t0 + kQueries >= T;
+            ahead.start(mask.rows, HS * int64_t(sizeof(E)));
+            ahead.add(next_head.v.at(t0, 0));
+            ahead.add(next_head.k.at(t0, 0));
+            ahead.add(head_out.at(t0, 0));
+            ahead.add(last ? next_head.q : head.q.at(t0 + kQueries, 0));
             const Strided<P> q = rows_as_operand<E, P>(head.q.at(t0, 0), mask.rows, HS, m.q);
             float row_max[kQueries], row_sum[kQueries], rescale[kQueries];
             std::fill_n(row_max, kQueries, -std::numeric_limits<float>::infinity());
@@ -224,7 +269,7 @@ void attention_forward_as(Cpu& cpu, E* out, float* lse, const E* qkv, const Atte
                 float* v_panels = m.v + s0 / kKeys * v_block;
                 // Packed whole when query s0 first needs it: the distance between micro-panels depends on K.
                 if (t0 <= s0) pack_b<P>(v_panels, head.v.at(s0, 0), keys, HS);
-                score_tile(m.scores, mask, s0, HS, q, m.k_t + s0 * (HS / kPair<P>));
+                score_tile(m.scores, mask, s0, HS, q, m.k_t + s0 * (HS / kPair<P>), ahead);
                 const auto columns = [&](int64_t r) { return mask.columns(r, s0); };
                 softmax_tile<E>(m.weights, m.scores, mask.rows, scale, columns, row_max, row_sum, rescale);
                 if (s0 > mask.first_tile())
@@ -232,11 +277,12 @@ void attention_forward_as(Cpu& cpu, E* out, float* lse, const E* qkv, const Atte
                         for_lanes(HS, [&](int64_t i, auto width) {
                             store(m.sum + r * HS + i, load(m.sum + r * HS + i, width) * rescale[r], width);
                         });
-                multiply_in_ranges<E>(m.sum, mask.rows, HS, keys, Strided<P>{m.weights, kKeys, 1}, v_panels,
-                                      [&](int64_t r, int64_t n) { return KRange{0, mask.end(r + n - 1, s0)}; });
+                multiply_in_ranges<E>(
+                    m.sum, mask.rows, HS, keys, Strided<P>{m.weights, kKeys, 1}, v_panels,
+                    [&](int64_t r, int64_t n) { return KRange{0, mask.end(r + n - 1, s0)}; }, ahead);
             }
             for (int64_t r = 0; r < mask.rows; r++) {
-                E* out_row = out + (b * T + t0 + r) * C + h * HS;
+                E* out_row = row_of(head_out, t0 + r);
                 for_lanes(HS, [&](int64_t i, auto width) {
                     store(out_row + i, load(m.sum + r * HS + i, width) / row_sum[r], width);
                 });
@@ -318,12 +364,13 @@ struct AttentionBackwardScratch {
 template <class P, class E>
 void attention_backward_as(Cpu& cpu, E* dqkv, const E* dout, const E* out, const float* lse, const E* qkv,
                            const AttentionShape& shape) {
-    const int64_t T = shape.T, NH = shape.NH, NKV = shape.NKV, HS = shape.HS, C = NH * HS, group = NH / NKV;
+    const int64_t T = shape.T, NH = shape.NH, NKV = shape.NKV, HS = shape.HS, group = NH / NKV;
     const int64_t k_block = packed_size<P, E>(kKeys, HS);
     const float scale = shape.score_scale();
     parallel_tasks(cpu, shape.B * NKV, [=, &cpu](int64_t kv_index) {
-        const int64_t b = kv_index / NKV, first_head = kv_index % NKV * group;
-        const AttentionHead<E> first(qkv, shape, b, first_head), first_grad(dqkv, shape, b, first_head);
+        const int64_t b = kv_index / NKV, first_index = kv_index * group, heads = shape.B * NH;
+        const AttentionHead<E> first(qkv, shape, first_index), first_grad(dqkv, shape, first_index);
+        const AttentionHead<E> next_keys(qkv, shape, std::min(first_index + group, heads - group));
         const AttentionBackwardScratch<E, P> m(cpu, T, HS);
         constexpr bool kSharesDs = m.kSharesDs;
         pack_b<P>(m.k_t, first.k.transposed(), HS, T);
@@ -332,12 +379,25 @@ void attention_backward_as(Cpu& cpu, E* dqkv, const E* dout, const E* out, const
             pack_b<P>(m.k + s0 / kKeys * k_block, first.k.at(s0, 0), std::min(kKeys, T - s0), HS);
         std::fill_n(m.dk, 2 * T * HS, 0.f);
 
-        for (int64_t h = first_head; h < first_head + group; h++) {
-            const AttentionHead<E> head(qkv, shape, b, h), grad(dqkv, shape, b, h);
-            const Strided<E> head_dout{dout + b * T * C + h * HS, C, 1}, head_out{out + b * T * C + h * HS, C, 1};
-            const float* head_lse = lse + (b * NH + h) * T;
+        RowsAhead ahead;
+        for (int64_t head_index = first_index; head_index < first_index + group; head_index++) {
+            const AttentionHead<E> head(qkv, shape, head_index), grad(dqkv, shape, head_index);
+            const Strided<E> head_dout = rows_of_head(dout, shape, head_index);
+            const Strided<E> head_out = rows_of_head(out, shape, head_index);
+            const float* head_lse = lse + head_index * T;
             for (int64_t t0 = 0; t0 < T; t0 += kQueries) {
                 const TileMask mask(shape, b, t0);
+                const bool last = t0 + kQueries >= T;
+                const int64_t next_index = std::min(head_index + last, heads - 1), next_t0 = last ? 0 : t0 + kQueries;
+                ahead.start(mask.rows, HS * int64_t(sizeof(E)));
+                if (head_index == first_index + group - 1) {
+                    for (const Strided<E>& rows : {next_keys.v, next_keys.k, first_grad.v, first_grad.k})
+                        ahead.add(rows.at(t0, 0));
+                }
+                ahead.add(grad.q.at(t0, 0));
+                ahead.add(rows_of_head(out, shape, next_index).at(next_t0, 0));
+                ahead.add(rows_of_head(dout, shape, next_index).at(next_t0, 0));
+                ahead.add(AttentionHead<E>(qkv, shape, next_index).q.at(next_t0, 0));
                 pack_b<P>(m.q, head.q.at(t0, 0), mask.rows, HS);
                 pack_b<P>(m.d_out, head_dout.at(t0, 0), mask.rows, HS);
                 const Strided<P> q = rows_as_operand<E, P>(head.q.at(t0, 0), mask.rows, HS, m.q_rows);
@@ -357,8 +417,8 @@ void attention_backward_as(Cpu& cpu, E* dqkv, const E* dout, const E* out, const
                 }
                 for (int64_t s0 = mask.first_tile(); s0 < mask.limit(); s0 += kKeys) {
                     const int64_t keys = std::min(kKeys, T - s0);
-                    score_tile(m.scores, mask, s0, HS, q, m.k_t + s0 * (HS / kPair<P>));
-                    score_tile(m.dp, mask, s0, HS, d_out, m.v_t + s0 * (HS / kPair<P>));
+                    score_tile(m.scores, mask, s0, HS, q, m.k_t + s0 * (HS / kPair<P>), ahead);
+                    score_tile(m.dp, mask, s0, HS, d_out, m.v_t + s0 * (HS / kPair<P>), ahead);
                     for (int64_t r0 = 0; r0 < mask.rows; r0 += 2) {
                         const uint64_t columns[2] = {mask.columns(r0, s0), mask.columns(r0 + 1, s0)};
                         const int64_t lanes = lanes_of(columns[0] | columns[1]);
@@ -389,11 +449,11 @@ void attention_backward_as(Cpu& cpu, E* dqkv, const E* dout, const E* out, const
                     const auto keys_of = [&](int64_t r, int64_t n) { return KRange{0, mask.end(r + n - 1, s0)}; };
                     const int64_t cols = std::min(kKeys, mask.limit() - s0);
                     multiply_in_ranges<E>(m.dv + s0 * HS, cols, HS, mask.rows, transposed_tile(m.p_t), m.d_out,
-                                          queries_of);
-                    multiply_in_ranges<E>(m.dk + s0 * HS, cols, HS, mask.rows, transposed_tile(m.ds_t), m.q,
-                                          queries_of);
+                                          queries_of, ahead);
+                    multiply_in_ranges<E>(m.dk + s0 * HS, cols, HS, mask.rows, transposed_tile(m.ds_t), m.q, queries_of,
+                                          ahead);
                     multiply_in_ranges<E>(m.dq, mask.rows, HS, keys, Strided<P>{m.ds, kKeys, 1},
-                                          m.k + s0 / kKeys * k_block, keys_of);
+                                          m.k + s0 / kKeys * k_block, keys_of, ahead);
                 }
                 for (int64_t r = 0; r < mask.rows; r++) convert_row(row_of(grad.q, t0 + r), m.dq + r * HS, HS);
             }

@@ -122,10 +122,11 @@ ANVIL_INLINE void store_register(bf16* p, FloatRegister x) {
     std::memcpy(p, &halves, sizeof halves);
 }
 
-// Memory that will be needed soon: the micro-kernel brings it into L2, `lines` cache lines at a time.
+// Memory that will be needed soon: the micro-kernel brings it into L2, `lines` cache lines at a time, `step` bytes
+// apart.
 struct Ahead {
     const char *begin = nullptr, *end = nullptr;
-    int64_t lines = 0;
+    int64_t lines = 0, step = 64;
 };
 // The micro-kernel asks for memory every four steps of k.
 inline constexpr int64_t kStepsPerPrefetch = 4;
@@ -153,7 +154,8 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, const Strided<T>& a, cons
             }
         }
         if (ahead_next < ahead_end)
-            for (int64_t line = 0; line < ahead.lines; line++, ahead_next += 64) __builtin_prefetch(ahead_next, 0, 2);
+            for (int64_t line = 0; line < ahead.lines; line++, ahead_next += ahead.step)
+                __builtin_prefetch(ahead_next, 0, 2);
     };
     FloatRegister sum[rows][kNRRegisters] = {};
     // One pointer per three rows, at offsets that addresses can encode: one per row would need too many registers.
@@ -246,14 +248,14 @@ void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, i
 }
 
 // c (M, N) (=, +=) a (M, K) times packed micro-panels of B, on the calling thread; K <= kBlockK<T>, or kTileBlockK
-// with tiles
+// with tiles, which leave out `ahead`
 template <class T>
 void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, const Strided<T>& a, const float* panels,
-                     Write write, TileKernel tiles = tile_kernel_of<T>()) {
+                     Write write, const Ahead& ahead = {}, TileKernel tiles = tile_kernel_of<T>()) {
     if constexpr (std::is_same_v<T, bf16>)
         if (tiles) return tiles->multiply_panels(c, c_row, M, N, K, a, panels, write, false);
     const Addend before = write == Write::add ? Addend{c, c_row} : Addend{};
-    multiply_panels_in_registers<float>(c, c_row, M, N, K, a, panels, before, nullptr);
+    multiply_panels_in_registers<float>(c, c_row, M, N, K, a, panels, before, nullptr, ahead);
 }
 
 // Calls f with a zero of the type as which operands of T are multiplied here: bf16 may be widened to float.

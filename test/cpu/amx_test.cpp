@@ -103,7 +103,7 @@ TEST_CASE("panels are multiplied in tiles as by registers, but for the order of 
                 for (const Write write : {Write::set, Write::add}) {
                     const auto product = [&](TileKernel tiles) {
                         Guarded out(write == Write::add ? start : Floats(start.size(), std::nanf("")));
-                        multiply_panels(out.data(), N, M, N, K, factor, panels.data(), write, tiles);
+                        multiply_panels(out.data(), N, M, N, K, factor, panels.data(), write, {}, tiles);
                         return out.get();
                     };
                     // Either way a term takes part in K / 2 + 2 roundings at most, of half a unit of what the

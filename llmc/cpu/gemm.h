@@ -172,8 +172,24 @@ struct Gemm {
         return {begin, begin + lines * kLine, (lines + prefetches - 1) / prefetches};
     }
 
+    // Of a transposed A that is read in place, the line of each term that the tile after the one at row i needs first.
+    // Hardware does not expect lines that are some KB apart.
+    Ahead next_lines_of_a(int64_t i, int64_t k, int64_t terms) const {
+        constexpr int64_t kLine = 64, kLinesAtOnce = kStepsPerPrefetch;
+        const int64_t step = a.col * int64_t(sizeof(T));
+        const auto row_at = [&](int64_t row) {
+            return reinterpret_cast<const char*>(a.at(std::min(row, plan.M - 1), k).data);
+        };
+        const char* begin = row_at(i + 2 * kMR - 1);
+        const bool has_begun =
+            reinterpret_cast<size_t>(begin) / kLine == reinterpret_cast<size_t>(row_at(i + kMR - 1)) / kLine;
+        if (has_begun && step % kLine == 0) return {};
+        return {begin, begin + terms * step, kLinesAtOnce, step};
+    }
+
     // Loop 1, for each block of K: rows [ic, ic + MC) and columns [jc + jr, jc + jr + NR) of C, terms [pc, pc + KC).
-    void macro_kernel(int64_t ic, int64_t jc, int64_t jr, int64_t pc) const {
+    // a_is_new: this thread has not read those rows of A yet.
+    void macro_kernel(int64_t ic, int64_t jc, int64_t jr, int64_t pc, bool a_is_new) const {
         const int64_t kc = depth(pc);
         const Tile all{ic, jc + jr, std::min(plan.MC, plan.M - ic),
                        std::min<int64_t>(kNR, std::min(plan.NC, plan.N - jc) - jr)};
@@ -181,6 +197,7 @@ struct Gemm {
         const Sums sums = sums_of_tiles(
             all, plan.keeps_sums ? Sums{kept_sums + ic * plan.NC + jr, plan.NC} : Sums{sums_in_cache, kNR});
         const float* b_panel = packed_b + jr * plan.packed_depth(kc);
+        const bool asks_for_a = a_is_new && a.col != 1 && !plan.packs_a;
         for (int64_t k = 0; k < kc; k += plan.kernel.KB) {
             const KBlock block = k_block(pc, k);
             const float* b_block = b_panel + k / kPair<P> * kNR;
@@ -188,7 +205,8 @@ struct Gemm {
             for (int64_t ir = 0; ir < all.rows; ir += MR)
                 multiply({ic + ir, all.j, std::min(MR, all.rows - ir), all.cols}, block, a_panel(ic + ir, pc, k),
                          b_block, {sums.data + ir * sums.row, sums.row},
-                         next_block(b_block, block.terms, ir / MR, blocks));
+                         asks_for_a ? next_lines_of_a(ic + ir, pc + k, block.terms)
+                                    : next_block(b_block, block.terms, ir / MR, blocks));
         }
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
@@ -272,10 +290,8 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
             }
             const int64_t blocks = (N + kStreamedColumns - 1) / kStreamedColumns;
             parallel_tasks(cpu, blocks, [=, &cpu](int64_t task) {
-                const TaskRun own = run_of_thread(cpu, blocks, Cpu::thread());
-                const bool is_stolen = task < own.begin || task >= own.end;
                 call.multiply_in_place(task * kStreamedColumns, a_terms,
-                                       {is_stolen || task == own.begin, is_stolen || task + 1 == own.end});
+                                       {begins_run(cpu, blocks, task), ends_run(cpu, blocks, task)});
             });
             return;
         }
@@ -301,8 +317,9 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                 else
                     call.pack_a_part(task - panels, pc);
             });
-            parallel_tasks(cpu, blocks_of_rows * panels, [=](int64_t task) {  // loops 3 and 2
-                call.macro_kernel(task / panels * plan.MC, jc, task % panels * kNR, pc);
+            parallel_tasks(cpu, blocks_of_rows * panels, [=, &cpu](int64_t task) {  // loops 3 and 2
+                const bool first = task % panels == 0 || begins_run(cpu, blocks_of_rows * panels, task);
+                call.macro_kernel(task / panels * plan.MC, jc, task % panels * kNR, pc, first);
             });
         }
     }

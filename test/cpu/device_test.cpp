@@ -1,5 +1,5 @@
-// The Cpu's loops: every index is visited once, by any thread, and no thread waits for work that it could do itself. Its
-// memory: aligned to huge pages, and all of it returned.
+// The Cpu's loops: every index is visited once, by any thread, and no thread waits for work that it could do itself.
+// Its memory: aligned to huge pages, and all of it returned.
 #include "llmc/cpu/device.h"
 #include <atomic>
 #include <chrono>

@@ -82,23 +82,25 @@ T* row_of(Strided<T> m, int64_t t) {
 }
 
 // Rows of heads that are needed soon, some KB apart, which hardware prefetchers do not expect. Each tile of a product
-// asks for one cache line of each row.
+// in registers asks for one cache line of each row.
 class RowsAhead {
     struct Rows {
         const char* data;
         int64_t step;
     };
     static constexpr int64_t kMostBlocks = 8, kLine = 64, kLinesAtOnce = 4;
+    const bool asks_;
     Rows blocks_[kMostBlocks];
     int64_t num_blocks_ = 0, rows_ = 0, row_bytes_ = 0, byte_ = 0;
 
 public:
+    explicit RowsAhead(TileKernel tiles) : asks_(!tiles) {}
     // Forgets the blocks that nobody asked for. Those added from now on are (rows, row_bytes).
     void start(int64_t rows, int64_t row_bytes) { num_blocks_ = byte_ = 0, rows_ = rows, row_bytes_ = row_bytes; }
     // The last block is asked for first.
     template <class T>
     void add(const Strided<T>& m) {
-        blocks_[num_blocks_++] = {reinterpret_cast<const char*>(m.data), m.row * int64_t(sizeof(T))};
+        if (asks_) blocks_[num_blocks_++] = {reinterpret_cast<const char*>(m.data), m.row * int64_t(sizeof(T))};
     }
     Ahead next() {
         if (num_blocks_ == 0) return {};
@@ -168,10 +170,11 @@ void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, con
                 RowsAhead& ahead) {
     const int64_t MR = micro_kernel_rows<P>();
     for (int64_t i = 0; i < mask.rows; i += MR) {
-        const int64_t n = std::min(MR, mask.rows - i), panels = num_panels(mask.end(i + n - 1, s0));
-        for (int64_t j = 0; j < panels; j++)
-            multiply_panels(scores + i * kKeys + j * kNR, kKeys, n, kNR, HS, a.at(i, 0),
-                            packed_t + j * packed_size<P>(HS, 1), Write::set, ahead.next());
+        const int64_t n = std::min(MR, mask.rows - i), cols = num_panels(mask.end(i + n - 1, s0)) * kNR;
+        const int64_t at_once = tile_kernel_of<P>() ? cols : kNR;
+        for (int64_t j = 0; j < cols; j += at_once)
+            multiply_panels(scores + i * kKeys + j, kKeys, n, at_once, HS, a.at(i, 0), packed_t + j * (HS / kPair<P>),
+                            Write::set, ahead.next());
     }
 }
 
@@ -248,7 +251,7 @@ void attention_forward_as(Cpu& cpu, E* out, float* lse, const E* qkv, const Atte
         const AttentionHead<E> head(qkv, shape, head_index), next_head(qkv, shape, next_index);
         const Strided<E> head_out = rows_of_head(out, shape, head_index);
         const AttentionForwardScratch<E, P> m(cpu, T, HS);
-        RowsAhead ahead;
+        RowsAhead ahead(tile_kernel_of<P>());
         pack_b<P>(m.k_t, head.k.transposed(), HS, T);
 
         for (int64_t t0 = 0; t0 < T; t0 += kQueries) {
@@ -379,7 +382,7 @@ void attention_backward_as(Cpu& cpu, E* dqkv, const E* dout, const E* out, const
             pack_b<P>(m.k + s0 / kKeys * k_block, first.k.at(s0, 0), std::min(kKeys, T - s0), HS);
         std::fill_n(m.dk, 2 * T * HS, 0.f);
 
-        RowsAhead ahead;
+        RowsAhead ahead(tile_kernel_of<P>());
         for (int64_t head_index = first_index; head_index < first_index + group; head_index++) {
             const AttentionHead<E> head(qkv, shape, head_index), grad(dqkv, shape, head_index);
             const Strided<E> head_dout = rows_of_head(dout, shape, head_index);

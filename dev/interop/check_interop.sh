@@ -14,13 +14,13 @@ venv=${1:-$(mktemp -d)/venv}
 export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TRANSFORMERS_VERBOSITY=error
 
 # check 'SCRIPT FLAGS' PACKAGE...: runs a script, or skips it if the packages cannot be installed; $alone: one more, without those that
-# it depends on, and so in a folder of its own
+# it depends on, and so in a folder of its own. The environment's python3 comes first, because Anvil reads chat templates with jinja2.
 check() {
     local script=$1 pip=("$venv/bin/pip" install -q --no-compile --disable-pip-version-check)
     shift
     if "${pip[@]}" "$@" && { [ -z "${alone-}" ] || "${pip[@]}" --no-deps --target "$scratch/alone" "$alone"; }; then
         # shellcheck disable=SC2086  # a script and its flags
-        PYTHONPATH=${alone:+$scratch/alone} "$venv/bin/python" $script
+        PATH="$(realpath "$venv")/bin:$PATH" PYTHONPATH=${alone:+$scratch/alone} "$venv/bin/python" $script
     else
         echo "skipped: $script: pip cannot install $*"
     fi

@@ -55,8 +55,8 @@ def main():
         AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE=os.devnull,
     )  # fmt: skip
     wrong = 0
-    with tempfile.TemporaryDirectory(prefix="bucket_") as scratch:
-        cases = buckets.at_random(Bench(ROOT, None, scratch, args.seed), S3Bucket)
+    with tempfile.TemporaryDirectory(prefix="bucket_") as scratch, Bench(ROOT, None, scratch, args.seed) as bench:
+        cases = buckets.at_random(bench, S3Bucket)
         for number in range(1, args.cases + 1):
             case = next(cases)
             if case.wrong:

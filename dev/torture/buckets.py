@@ -1,15 +1,13 @@
 """SIGKILL for runs that keep their checkpoints in a bucket, too: the trainer, the copies, and then often the disk."""
 
 import json
-import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 
-from harness import ROOT, Case, difference
+from harness import ROOT, Case, difference, kill_after
 
 CONFIGS = ("adamw", "muon", "bf16", "ranks")
 SAVES = {"checkpoint-every": 6, "keep": 1}
@@ -51,35 +49,10 @@ def damage(bucket):
     return "", complete
 
 
-def kill_session(leader):
-    """All processes of a session, also those in other process groups."""
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == leader:
-                os.kill(int(folder.name), signal.SIGKILL)
-        except (OSError, IndexError):
-            continue
-
-
-def kill_after(process, moment_s, alone):
-    """Kills a run at that moment, alone or with all that it has started. Whether it was still running."""
-    try:
-        process.wait(moment_s)
-        return False
-    except subprocess.TimeoutExpired:
-        process.kill() if alone else kill_session(process.pid)
-        process.wait()
-        return True
-
-
 def start(bench, out, config, bucket, err):
     script = ROOT / "scripts/bucket.sh"
     hooks = {"after_checkpoint": f"{script} put {bucket.place}", "before_resume": f"{script} get {bucket.place}"}
-    command = bench.flags(out, config, resume="auto", **SAVES, **hooks)
-    return subprocess.Popen(
-        [str(word) for word in command], cwd=bench.scratch, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
-    )  # fmt: skip
+    return bench.start_session(bench.flags(out, config, resume="auto", **SAVES, **hooks), err)
 
 
 def at_random(bench, new_bucket=Folder):
@@ -115,6 +88,6 @@ def at_random(bench, new_bucket=Folder):
             if process.returncode == 0 or wrong:
                 break
             if bench.random.random() < 0.5:
-                kill_session(process.pid)  # with its disk goes the machine
+                bench.kill_sessions()  # with its disk goes the machine
                 shutil.rmtree(out, ignore_errors=True)
         bench.remove(out, bench.scratch / f"{out.name}.far")

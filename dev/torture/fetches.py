@@ -6,8 +6,7 @@ import subprocess
 import tempfile
 import time
 
-from buckets import kill_after, kill_session
-from harness import Case, difference
+from harness import Case, difference, kill_after
 
 CONFIGS = ("adamw", "bf16", "ranks", "four_ranks")
 ORDERS = ({"data_order": "shards"}, {"shuffle": False}, {"packing": "best-fit", "document_token": 0})
@@ -15,11 +14,7 @@ ORDERS = ({"data_order": "shards"}, {"shuffle": False}, {"packing": "best-fit", 
 
 def start(bench, out, config, data, err, **changes):
     patterns = {"train_data": data / "train_*.bin", "val_data": data / "val_*.bin"}
-    command = bench.flags(out, config, resume="auto", **patterns, **changes)
-    return subprocess.Popen(
-        [str(word) for word in command], cwd=bench.scratch, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
-    )  # fmt: skip
+    return bench.start_session(bench.flags(out, config, resume="auto", **patterns, **changes), err)
 
 
 def damage(near, far):
@@ -79,6 +74,6 @@ def at_random(bench):
             if process.returncode == 0 or wrong:
                 break
             if bench.random.random() < 0.5:
-                kill_session(process.pid)
+                bench.kill_sessions()
                 shutil.rmtree(near / "fetched", ignore_errors=True)
         bench.remove(out, near)

@@ -4,6 +4,7 @@ A part is a generator of cases: it yields once for each thing it tried, with wha
 program draws from it until its number of cases is reached or its time is over.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,6 +14,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -62,8 +64,40 @@ def compile_shim(path):
     return path
 
 
+def members(leader):
+    """The living processes of a session, also those in other process groups."""
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(session) == leader and state != "Z":
+            yield int(folder.name)
+
+
+def kill_session(leader):
+    """Returns when none of its processes is left, so that none makes a file afterwards."""
+    while processes := list(members(leader)):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.001)
+
+
+def kill_after(process, moment_s, alone):
+    """Kills a run at that moment, alone or with all that it has started. Whether it was still running."""
+    try:
+        process.wait(moment_s)
+        return False
+    except subprocess.TimeoutExpired:
+        process.kill() if alone else kill_session(process.pid)
+        process.wait()
+        return True
+
+
 class Bench:
-    """A folder with a data set, a reference run of each configuration, and room for runs."""
+    """A folder with a data set, a reference run of each configuration, and room for runs. Whoever removes the folder leaves the
+    bench first, which ends what killed runs have left running."""
 
     def __init__(self, programs, shim, scratch, seed):
         self.programs = pathlib.Path(programs).resolve()
@@ -72,8 +106,15 @@ class Bench:
         self.shim = shim
         self._straight = {}
         self._number = 0
+        self._sessions = []
         tokenize = [self.program("data/tokenize"), "--stories", "2000", "--tokenizer", "char"]
         subprocess.run([*tokenize, "--out", self.scratch / "data"], check=True, stdout=subprocess.DEVNULL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill_sessions()
 
     def program(self, name):
         return self.programs / name
@@ -116,6 +157,20 @@ class Bench:
             [str(word) for word in command], cwd=self.scratch, env=env, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
         )  # fmt: skip
+
+    def start_session(self, command, err):
+        """Starts a run in a session of its own, which has also what the run starts, and may outlive it."""
+        self._sessions = [leader for leader in self._sessions if any(members(leader))]  # others' numbers may return
+        process = subprocess.Popen(
+            [str(word) for word in command], cwd=self.scratch, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
+        )  # fmt: skip
+        self._sessions.append(process.pid)
+        return process
+
+    def kill_sessions(self):
+        for leader in self._sessions:
+            kill_session(leader)
 
     def straight(self, config="adamw"):
         """The undisturbed run of a configuration, made when it is first asked for: its folder."""

@@ -135,8 +135,8 @@ def main():
 
     def run(part):
         # A part does not depend on the others: alone it does the same.
-        with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            bench = Bench(args.programs, shim, folder, f"{args.seed} {part[0]}")
+        seed = f"{args.seed} {part[0]}"
+        with tempfile.TemporaryDirectory(dir=scratch) as folder, Bench(args.programs, shim, folder, seed) as bench:
             return run_part(part, bench, cases_of(part), 60 * args.minutes or float("inf"))
 
     def cases_of(part):

@@ -110,14 +110,28 @@ struct Gemm {
                            bias_at(tile.j));
     }
 
-    // Packs one micro-panel: columns [jc + jr, jc + jr + NR) of B, rows from pc on.
-    void pack_b_panel(int64_t jc, int64_t jr, int64_t pc) const {
-        const int64_t kc = depth(pc);
-        const int64_t cols = std::min<int64_t>(kNR, std::min(plan.NC, plan.N - jc) - jr);
-        float* to = packed_b + jr * plan.packed_depth(kc);
-        pack_micro_panel<kNR, P>(to, b.at(pc, jc + jr), kc, cols);
-        std::fill(to + packed_size<P, T>(kc, 1), to + kNR * plan.packed_depth(kc), 0.f);
+    // B is packed in parts of so many columns and terms: long rows of memory, or whole micro-panels.
+    bool packs_rows_of_b() const { return b.col == 1 && plan.N * int64_t(sizeof(T)) > kShortRow; }
+    int64_t cols_of_part() const { return packs_rows_of_b() ? 768 : kNR; }
+    int64_t terms_of_b_part() const { return packs_rows_of_b() ? 16 * kPair<P> : plan.KC; }
+    int64_t b_parts_across(int64_t jc) const {
+        return (std::min(plan.NC, plan.N - jc) + cols_of_part() - 1) / cols_of_part();
     }
+    int64_t parts_of_b(int64_t jc, int64_t pc) const {
+        return b_parts_across(jc) * ((depth(pc) + terms_of_b_part() - 1) / terms_of_b_part());
+    }
+    // Packs a part of B (KC, NC), which begins at row pc and column jc.
+    void pack_b_part(int64_t part, int64_t jc, int64_t pc) const {
+        const int64_t first = part % b_parts_across(jc) * cols_of_part(),
+                      k = part / b_parts_across(jc) * terms_of_b_part();
+        const int64_t N = std::min(plan.NC, plan.N - jc), kc = depth(pc), terms = std::min(terms_of_b_part(), kc - k);
+        for (int64_t jr = first; jr < std::min(N, first + cols_of_part()); jr += kNR) {
+            float *panel = b_panel_at(jr), *to = panel + packed_steps<P, T>(k) * kNR;
+            pack_micro_panel<kNR, P>(to, b.at(pc + k, jc + jr), terms, std::min<int64_t>(kNR, N - jr));
+            if (k + terms == kc) std::fill(to + packed_size<P, T>(terms, 1), panel + kNR * plan.packed_depth(kc), 0.f);
+        }
+    }
+    float* b_panel_at(int64_t jr) const { return packed_b + jr / kNR * plan.b_panel(); }
 
     // A is packed in parts of so many rows and terms: of a transposed A, whole rows of memory.
     int64_t rows_of_part() const { return tiles ? plan.kernel.MR : (a.col == 1 ? 8 : 64) * kMR; }
@@ -134,8 +148,8 @@ struct Gemm {
         if (plan.copies_rows) {
             copy_rows<P>(packed_a + i * plan.copied_row(), plan.copied_row(), from, rows, terms);
         } else if (!tiles) {
-            const int64_t panel_depth = plan.packed_depth(depth(pc));
-            pack_a<P>(packed_a + i * panel_depth + packed_steps<P, T>(k) * kMR, panel_depth * kMR, from, rows, terms);
+            pack_a<P>(packed_a + i / kMR * plan.a_panel() + packed_steps<P, T>(k) * kMR, plan.a_panel(), from, rows,
+                      terms);
         } else if constexpr (std::is_same_v<P, bf16>) {
             for (int64_t block = 0; block < terms; block += plan.kernel.KB)
                 pack_a_tiles(packed_tile_rows(i, block), from.at(0, block), rows,
@@ -157,7 +171,7 @@ struct Gemm {
             return {reinterpret_cast<const P*>(packed_a) + i * row + k, row, 1};
         }
         if (tiles) return {packed_tile_rows(i, k), plan.kernel.KB, 1};
-        const float* panel = packed_a + i * plan.packed_depth(depth(pc));
+        const float* panel = packed_a + i / kMR * plan.a_panel();
         return {reinterpret_cast<const P*>(panel) + k * kMR, kPair<P>, kMR};
     }
 
@@ -196,7 +210,7 @@ struct Gemm {
         alignas(64) float sums_in_cache[kMaxMC * kNR];
         const Sums sums = sums_of_tiles(
             all, plan.keeps_sums ? Sums{kept_sums + ic * plan.NC + jr, plan.NC} : Sums{sums_in_cache, kNR});
-        const float* b_panel = packed_b + jr * plan.packed_depth(kc);
+        const float* b_panel = b_panel_at(jr);
         const bool asks_for_a = a_is_new && a.col != 1 && !plan.packs_a;
         for (int64_t k = 0; k < kc; k += plan.kernel.KB) {
             const KBlock block = k_block(pc, k);
@@ -311,11 +325,12 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
     for (int64_t jc = 0; jc < N; jc += plan.NC) {  // loop 5
         const int64_t panels = num_panels(std::min(plan.NC, N - jc));
         for (int64_t pc = 0; pc < K; pc += plan.KC) {  // loop 4
-            parallel_tasks(cpu, panels + call.parts_of_a(pc), [=](int64_t task) {
-                if (task < panels)
-                    call.pack_b_panel(jc, task * kNR, pc);
+            const int64_t parts_of_b = call.parts_of_b(jc, pc);
+            parallel_tasks(cpu, parts_of_b + call.parts_of_a(pc), [=](int64_t task) {
+                if (task < parts_of_b)
+                    call.pack_b_part(task, jc, pc);
                 else
-                    call.pack_a_part(task - panels, pc);
+                    call.pack_a_part(task - parts_of_b, pc);
             });
             parallel_tasks(cpu, blocks_of_rows * panels, [=, &cpu](int64_t task) {  // loops 3 and 2
                 const bool first = task % panels == 0 || begins_run(cpu, blocks_of_rows * panels, task);

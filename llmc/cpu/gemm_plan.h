@@ -11,7 +11,7 @@ The blocking of a GEMM on a CPU, as a value: sizes and names are those of the lo
 
 Two things differ from BLIS. KC is divided into blocks of KB terms, which are part of the definition of the result: the
 micro-kernel sums one block, and the blocks are added in order (gemm_micro_kernel.h). And A is read in place unless it
-is widened, its rows are multiples of 4 KB apart, or it is transposed and large; then all of A (M, KC) is packed
+is widened, its rows are multiples of 4 KB apart, or it is transposed and not small; then all of A (M, KC) is packed
 together with B, before loop 3, because all threads share it.
 
   const GemmPlan plan = gemm_plan({.M = 4096, .N = 3072, .K = 768, .threads = 2}, register_kernel<float>());
@@ -53,6 +53,8 @@ inline constexpr int64_t kBlockK = 256 * kPair<T>;
 inline constexpr int64_t kTileBlockK = 256;
 
 inline constexpr int64_t kMaxMC = 512;
+// Bytes of a short row of memory: micro-panels that are packed from such rows one after the other find them in L2.
+inline constexpr int64_t kShortRow = 512;
 // Rows of A for which B is read in place (gemm_stream.h), at a time and in all: with more, packing is faster.
 inline constexpr int kStreamedRows = 8;
 // Columns of B that a thread reads at a time.
@@ -120,16 +122,20 @@ struct GemmPlan {
         return padded_k(terms) * kernel.element_bytes / int64_t(sizeof(float));
     }
     // Sizes in floats, first of the memory that all threads share, then per thread.
-    int64_t packed_b_size() const { return few_rows ? 0 : round_up(NC, kernel.NR) * packed_depth(KC); }
+    int64_t packed_b_size() const { return few_rows ? 0 : round_up(NC, kernel.NR) / kernel.NR * b_panel(); }
     int64_t packed_a_size() const {
         if (!packs_a) return 0;
+        const int64_t panels = round_up(M, kernel.MR) / kernel.MR;
         // For tiles A is packed in blocks of KB: rows that are farther apart would map to few sets of the L1 cache.
-        const int64_t depth =
-            kernel.tiles ? round_up(KC, kernel.KB) / kernel.KB * packed_depth(kernel.KB) : packed_depth(KC);
-        return round_up(M, kernel.MR) * (depth + (copies_rows ? kRowGap : 0));
+        if (kernel.tiles) return panels * kernel.MR * round_up(KC, kernel.KB) / kernel.KB * packed_depth(kernel.KB);
+        return panels * (copies_rows ? kernel.MR * copied_row() : a_panel());
     }
-    static constexpr int64_t kRowGap = 16;  // so that copied rows do not collide
-    int64_t copied_row() const { return packed_depth(KC) + kRowGap; }
+    // From one copied row or micro-panel to the next. Many are packed at the same time, and without the line between
+    // them they would share a set of the L1 cache where they are a multiple of 4 KB long.
+    static constexpr int64_t kGap = 16;
+    int64_t copied_row() const { return packed_depth(KC) + kGap; }
+    int64_t a_panel() const { return kernel.MR * packed_depth(KC) + kGap; }
+    int64_t b_panel() const { return kernel.NR * packed_depth(KC) + kGap; }
     int64_t kept_sums_size() const { return keeps_sums ? M * NC : 0; }
     int64_t thread_panel_size() const { return few_rows ? kernel.NR * packed_depth(kernel.KB) : 0; }
     int64_t thread_sums_size() const { return few_rows ? M * kernel.NR : 0; }
@@ -148,11 +154,11 @@ struct GemmPlan {
 inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     const auto& [MR, NR, KB, k_step, element_bytes, tiles, streamed_rows, widens] = kernel;
     GemmPlan plan{p.M, p.N, p.K, p.M, p.K, p.N, kernel};
-    // A is also packed if K is not a multiple of the kernel's step. Floats of a transposed A are not if it fits in L2,
-    // or is used by few micro-panels: packing took an eighth to a fifth of the time, its strides cost less.
-    constexpr int64_t kFewPanels = 8;
+    // A is also packed if K is not a multiple of the kernel's step. Floats of a transposed A are not if few
+    // micro-panels use it or its rows in memory are short: its strides cost less than packing.
+    constexpr int64_t kFewPanels = 4;
     const bool odd_a = p.a_transposed || p.K % k_step != 0;
-    const bool in_place = k_step == 1 && (p.M * p.K * element_bytes <= p.l2_bytes || p.N <= kFewPanels * NR);
+    const bool in_place = k_step == 1 && (p.N <= kFewPanels * NR || p.M * element_bytes <= kShortRow);
     plan.copies_rows = !tiles && !p.a_transposed && (widens || (p.rows_collide && !odd_a));
     plan.packs_a = (odd_a && !in_place) || widens || plan.copies_rows;
     if (p.streams_b && p.M <= streamed_rows && p.N >= kStreamedColumns && !odd_a) {
@@ -173,10 +179,11 @@ inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     ensure(p.M > 0 && p.N > 0 && p.K > 0);
 
     // KC moves the least data at a middle size: a large KC leaves room for few rows of A in L2; a small one loads and
-    // stores the partial sums of C more often. All of an A that is packed (M, KC) is packed at once, so KC is small: it
-    // is read while it is still in L2 or near it.
+    // stores the partial sums of C more often. All of an A that is packed (M, KC) is packed at once, so KC is small if
+    // A and B exceed L2: it is read while it is still in L2 or near it.
     constexpr int64_t kPackedRowBytes = 2048;
-    plan.KC = std::min<int64_t>(p.K, tiles ? 2048 : plan.packs_a ? kPackedRowBytes / element_bytes : 4096);
+    const bool packs_a_part = plan.packs_a && (p.M + p.N) * p.K * element_bytes > p.l2_bytes;
+    plan.KC = std::min<int64_t>(p.K, tiles ? 2048 : packs_a_part ? kPackedRowBytes / element_bytes : 4096);
     plan.keeps_sums = p.rounds_c && p.K > plan.KC;
     plan.c_is_far = !p.rounds_c && p.M * p.N * int64_t(sizeof(float)) > 2 * p.l2_bytes;
     // NC: packed B takes 4 MiB of L3 for all threads together, but at least one micro-panel per thread.

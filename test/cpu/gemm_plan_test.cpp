@@ -41,16 +41,22 @@ TEST_CASE("gemm_plan: the GEMMs of GPT-2 124M", "[gemm_plan]") {
 }
 
 TEST_CASE(
-    "gemm_plan: A is packed if it is transposed and large, widened, or its rows collide or do not end with a step",
+    "gemm_plan: A is packed if it is transposed and not small, widened, or its rows collide or do not end with a step",
     "[gemm_plan]") {
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 63}, kAvx2).packs_a);
-    const GemmProblem transposed{.M = 999, .N = 129, .K = 63, .a_transposed = true, .l2_bytes = 999 * 63 * 4};
-    CHECK_FALSE(gemm_plan(transposed, kAvx2).packs_a);
-    GemmProblem larger = transposed;
-    larger.M++;
-    CHECK(gemm_plan(larger, kAvx2).packs_a);
-    larger.N--;
-    CHECK_FALSE(gemm_plan(larger, kAvx2).packs_a);  // for few micro-panels of B
+    const GemmProblem transposed{.M = 129, .N = 65, .K = 2048, .a_transposed = true};
+    CHECK(gemm_plan(transposed, kAvx2).packs_a);
+    GemmProblem smaller = transposed;
+    smaller.M--;
+    CHECK_FALSE(gemm_plan(smaller, kAvx2).packs_a);  // short rows of memory
+    smaller = transposed;
+    smaller.N--;
+    CHECK_FALSE(gemm_plan(smaller, kAvx2).packs_a);  // few micro-panels of B
+    // All of K at once if A and B fit in L2
+    CHECK(gemm_plan(transposed, kAvx2).KC == 512);
+    smaller = transposed;
+    smaller.l2_bytes = (129 + 65) * 2048 * 4;
+    CHECK(gemm_plan(smaller, kAvx2).KC == 2048);
     // Rows that do not fit in a set of L1 are copied.
     CHECK(gemm_plan({.M = 999, .N = 64, .K = 63, .rows_collide = true}, kAvx512).copies_rows);
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 63}, kAvx512).copies_rows);

@@ -69,7 +69,7 @@ def members(leader):
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-        except OSError:
+        except (OSError, ValueError):  # it has just ended
             continue
         if int(session) == leader and state != "Z":
             yield int(folder.name)
@@ -159,8 +159,8 @@ class Bench:
         )  # fmt: skip
 
     def start_session(self, command, err):
-        """Starts a run in a session of its own, which has also what the run starts, and may outlive it."""
-        self._sessions = [leader for leader in self._sessions if any(members(leader))]  # others' numbers may return
+        """Starts a run in a session of its own. What the run starts belongs to it too, and may outlive the run."""
+        self._sessions = [leader for leader in self._sessions if any(members(leader))]  # the others' numbers may be given again
         process = subprocess.Popen(
             [str(word) for word in command], cwd=self.scratch, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,

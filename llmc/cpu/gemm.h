@@ -112,20 +112,20 @@ struct Gemm {
 
     // B is packed in parts of so many columns and terms: long rows of memory, or whole micro-panels.
     bool packs_rows_of_b() const { return b.col == 1 && plan.N * int64_t(sizeof(T)) > kShortRow; }
-    int64_t cols_of_part() const { return packs_rows_of_b() ? 768 : kNR; }
+    int64_t cols_of_b_part() const { return packs_rows_of_b() ? 768 : kNR; }
     int64_t terms_of_b_part() const { return packs_rows_of_b() ? 16 * kPair<P> : plan.KC; }
     int64_t b_parts_across(int64_t jc) const {
-        return (std::min(plan.NC, plan.N - jc) + cols_of_part() - 1) / cols_of_part();
+        return (std::min(plan.NC, plan.N - jc) + cols_of_b_part() - 1) / cols_of_b_part();
     }
     int64_t parts_of_b(int64_t jc, int64_t pc) const {
         return b_parts_across(jc) * ((depth(pc) + terms_of_b_part() - 1) / terms_of_b_part());
     }
     // Packs a part of B (KC, NC), which begins at row pc and column jc.
     void pack_b_part(int64_t part, int64_t jc, int64_t pc) const {
-        const int64_t first = part % b_parts_across(jc) * cols_of_part(),
+        const int64_t first = part % b_parts_across(jc) * cols_of_b_part(),
                       k = part / b_parts_across(jc) * terms_of_b_part();
         const int64_t N = std::min(plan.NC, plan.N - jc), kc = depth(pc), terms = std::min(terms_of_b_part(), kc - k);
-        for (int64_t jr = first; jr < std::min(N, first + cols_of_part()); jr += kNR) {
+        for (int64_t jr = first; jr < std::min(N, first + cols_of_b_part()); jr += kNR) {
             float *panel = b_panel_at(jr), *to = panel + packed_steps<P, T>(k) * kNR;
             pack_micro_panel<kNR, P>(to, b.at(pc + k, jc + jr), terms, std::min<int64_t>(kNR, N - jr));
             if (k + terms == kc) std::fill(to + packed_size<P, T>(terms, 1), panel + kNR * plan.packed_depth(kc), 0.f);

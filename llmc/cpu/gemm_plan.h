@@ -53,7 +53,7 @@ inline constexpr int64_t kBlockK = 256 * kPair<T>;
 inline constexpr int64_t kTileBlockK = 256;
 
 inline constexpr int64_t kMaxMC = 512;
-// Bytes of a short row of memory: micro-panels that are packed from such rows one after the other find them in L2.
+// Bytes of a short row of memory: micro-panels that are read from such rows one after the other find them in L2.
 inline constexpr int64_t kShortRow = 512;
 // Rows of A for which B is read in place (gemm_stream.h), at a time and in all: with more, packing is faster.
 inline constexpr int kStreamedRows = 8;

@@ -1,8 +1,10 @@
 // AMX tiles: the software tiles against the manual's description, the processor's tiles against them, and the panels of
 // attention. (gemm_test has GEMMs with tiles, bf16_model_test whole models.)
 #include "llmc/cpu/amx.h"
+#include <algorithm>
 #include <cfloat>
 #include <cstring>
+#include "llmc/cpu/gemm.h"
 #include "llmc/cpu/gemm_micro_kernel.h"  // multiply_panels
 #include "test/cpu/software_tiles.h"
 #include "test/op_testing.h"  // same_bits
@@ -121,4 +123,24 @@ TEST_CASE("panels are multiplied in tiles as by registers, but for the order of 
                     check_within("c", got, want, bounds);
                 }
             }
+}
+
+TEST_CASE("a GEMM in tiles reads nothing that it has not packed", "[amx]") {
+    const TileKernel own = tile_kernel();
+    tile_kernel() = software_tiles();
+    const int64_t M = 40;
+    for (const int64_t N : {33, 300})  // micro-panels packed one after the other, and all together
+        for (const int64_t K : {2, 40, 63, 600}) {
+            INFO("N=" << N << " K=" << K);
+            const auto a = bf16_randn<bf16>(M * K, 1), b = bf16_randn<bf16>(K * N, 2);
+            const auto product = [&](float left_over) {
+                Cpu cpu(1);
+                std::fill_n(cpu.shared_scratch(1 << 20), 1 << 20, left_over);
+                Guarded c(size_t(M * N));
+                gemm(cpu, c.data(), N, M, N, K, Strided{a.data(), K, 1}, Strided{b.data(), N, 1}, nullptr, Write::set);
+                return c.get();
+            };
+            CHECK(same_bits(product(std::nanf("")), product(0)));
+        }
+    tile_kernel() = own;
 }

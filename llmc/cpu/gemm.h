@@ -110,8 +110,12 @@ struct Gemm {
                            bias_at(tile.j));
     }
 
-    // B is packed in parts of so many columns and terms: long rows of memory, or whole micro-panels.
-    bool packs_rows_of_b() const { return b.col == 1 && plan.N * int64_t(sizeof(T)) > kShortRow; }
+    // B is packed in parts of so many columns and terms: long rows of memory, or whole micro-panels. Short rows are
+    // still in L2 for the next micro-panel.
+    bool packs_rows_of_b() const {
+        constexpr int64_t kShortRow = 512;  // bytes
+        return b.col == 1 && plan.N * int64_t(sizeof(T)) > kShortRow;
+    }
     int64_t cols_of_b_part() const { return packs_rows_of_b() ? 768 : kNR; }
     int64_t terms_of_b_part() const { return packs_rows_of_b() ? 16 * kPair<P> : plan.KC; }
     int64_t b_parts_across(int64_t jc) const {
@@ -186,24 +190,8 @@ struct Gemm {
         return {begin, begin + lines * kLine, (lines + prefetches - 1) / prefetches};
     }
 
-    // Of a transposed A that is read in place, the line of each term that the tile after the one at row i needs first.
-    // Hardware does not expect lines that are some KB apart.
-    Ahead next_lines_of_a(int64_t i, int64_t k, int64_t terms) const {
-        constexpr int64_t kLine = 64, kLinesAtOnce = kStepsPerPrefetch;
-        const int64_t step = a.col * int64_t(sizeof(T));
-        const auto row_at = [&](int64_t row) {
-            return reinterpret_cast<const char*>(a.at(std::min(row, plan.M - 1), k).data);
-        };
-        const char* begin = row_at(i + 2 * kMR - 1);
-        const bool has_begun =
-            reinterpret_cast<size_t>(begin) / kLine == reinterpret_cast<size_t>(row_at(i + kMR - 1)) / kLine;
-        if (has_begun && step % kLine == 0) return {};
-        return {begin, begin + terms * step, kLinesAtOnce, step};
-    }
-
-    // Loop 1, for each block of K: rows [ic, ic + MC) and columns [jc + jr, jc + jr + NR) of C, terms [pc, pc + KC).
-    // a_is_new: this thread has not read those rows of A yet.
-    void macro_kernel(int64_t ic, int64_t jc, int64_t jr, int64_t pc, bool a_is_new) const {
+    // Loop 1, for each block of K: rows [ic, ic + MC) and columns [jc + jr, jc + jr + NR) of C, terms [pc, pc + KC)
+    void macro_kernel(int64_t ic, int64_t jc, int64_t jr, int64_t pc) const {
         const int64_t kc = depth(pc);
         const Tile all{ic, jc + jr, std::min(plan.MC, plan.M - ic),
                        std::min<int64_t>(kNR, std::min(plan.NC, plan.N - jc) - jr)};
@@ -211,7 +199,6 @@ struct Gemm {
         const Sums sums = sums_of_tiles(
             all, plan.keeps_sums ? Sums{kept_sums + ic * plan.NC + jr, plan.NC} : Sums{sums_in_cache, kNR});
         const float* b_panel = b_panel_at(jr);
-        const bool asks_for_a = a_is_new && a.col != 1 && !plan.packs_a;
         for (int64_t k = 0; k < kc; k += plan.kernel.KB) {
             const KBlock block = k_block(pc, k);
             const float* b_block = b_panel + k / kPair<P> * kNR;
@@ -219,8 +206,7 @@ struct Gemm {
             for (int64_t ir = 0; ir < all.rows; ir += MR)
                 multiply({ic + ir, all.j, std::min(MR, all.rows - ir), all.cols}, block, a_panel(ic + ir, pc, k),
                          b_block, {sums.data + ir * sums.row, sums.row},
-                         asks_for_a ? next_lines_of_a(ic + ir, pc + k, block.terms)
-                                    : next_block(b_block, block.terms, ir / MR, blocks));
+                         next_block(b_block, block.terms, ir / MR, blocks));
         }
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
@@ -332,9 +318,8 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                 else
                     call.pack_a_part(task - parts_of_b, pc);
             });
-            parallel_tasks(cpu, blocks_of_rows * panels, [=, &cpu](int64_t task) {  // loops 3 and 2
-                const bool first = task % panels == 0 || begins_run(cpu, blocks_of_rows * panels, task);
-                call.macro_kernel(task / panels * plan.MC, jc, task % panels * kNR, pc, first);
+            parallel_tasks(cpu, blocks_of_rows * panels, [=](int64_t task) {  // loops 3 and 2
+                call.macro_kernel(task / panels * plan.MC, jc, task % panels * kNR, pc);
             });
         }
     }

@@ -11,8 +11,8 @@ The blocking of a GEMM on a CPU, as a value: sizes and names are those of the lo
 
 Two things differ from BLIS. KC is divided into blocks of KB terms, which are part of the definition of the result: the
 micro-kernel sums one block, and the blocks are added in order (gemm_micro_kernel.h). And A is read in place unless it
-is widened, its rows are multiples of 4 KB apart, or it is transposed and not small; then all of A (M, KC) is packed
-together with B, before loop 3, because all threads share it.
+is widened or transposed, its rows are multiples of 4 KB apart, or K is no multiple of the kernel's step; then all of A
+(M, KC) is packed together with B, before loop 3, because all threads share it.
 
   const GemmPlan plan = gemm_plan({.M = 4096, .N = 3072, .K = 768, .threads = 2}, register_kernel<float>());
   puts(plan.text().c_str());
@@ -53,8 +53,6 @@ inline constexpr int64_t kBlockK = 256 * kPair<T>;
 inline constexpr int64_t kTileBlockK = 256;
 
 inline constexpr int64_t kMaxMC = 512;
-// Bytes of a short row of memory: micro-panels that are read from such rows one after the other find them in L2.
-inline constexpr int64_t kShortRow = 512;
 // Rows of A for which B is read in place (gemm_stream.h), at a time and in all: with more, packing is faster.
 inline constexpr int kStreamedRows = 8;
 // Columns of B that a thread reads at a time.
@@ -154,13 +152,9 @@ struct GemmPlan {
 inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     const auto& [MR, NR, KB, k_step, element_bytes, tiles, streamed_rows, widens] = kernel;
     GemmPlan plan{p.M, p.N, p.K, p.M, p.K, p.N, kernel};
-    // A is also packed if K is not a multiple of the kernel's step. Floats of a transposed A are not if few
-    // micro-panels use it or its rows in memory are short: its strides cost less than packing.
-    constexpr int64_t kFewPanels = 4;
     const bool odd_a = p.a_transposed || p.K % k_step != 0;
-    const bool in_place = k_step == 1 && (p.N <= kFewPanels * NR || p.M * element_bytes <= kShortRow);
     plan.copies_rows = !tiles && !p.a_transposed && (widens || (p.rows_collide && !odd_a));
-    plan.packs_a = (odd_a && !in_place) || widens || plan.copies_rows;
+    plan.packs_a = odd_a || widens || plan.copies_rows;
     if (p.streams_b && p.M <= streamed_rows && p.N >= kStreamedColumns && !odd_a) {
         plan.streams_b = true, plan.packs_a = plan.copies_rows = false;
         return plan;

@@ -110,30 +110,23 @@ TEST_CASE("a bf16 GEMM is one chain on every processor, as pairs and widened", "
     check_chains(chain, 210, 790, 40, transposed_a, transposed_b);  // whose rows are rounded in parts
 }
 
-TEST_CASE("a transposed A of floats gives the same bits packed, in one part or more, and in place", "[gemm]") {
+TEST_CASE("a transposed A of floats gives the same bits packed in one part or more", "[gemm]") {
     const int64_t l2_bytes = l2_cache_bytes();
     for (const int64_t M : {129, 140})
         for (const int64_t K : {1, 255, 600}) {
             const int64_t N = 4 * kNR + 6;
             const Floats a = randn(size_t(M * K), 1), b = randn(size_t(K * N), 2), start = randn(size_t(M * N), 3);
-            // Of the first `cols` columns of C the first four micro-panels: with more columns than those, A is packed.
-            const auto sums = [&](int64_t cols, int64_t bytes) {
+            const auto sums = [&](int64_t bytes) {
                 l2_cache_bytes() = bytes;
                 return on_any_threads([&](Cpu& cpu) {
                     Guarded c(start);
-                    gemm(cpu, c.data(), N, M, cols, K, Strided{a.data(), 1, M}, Strided{b.data(), N, 1}, nullptr,
+                    gemm(cpu, c.data(), N, M, N, K, Strided{a.data(), 1, M}, Strided{b.data(), N, 1}, nullptr,
                          Write::add);
-                    const Floats all = c.get();
-                    Floats first;
-                    for (auto row = all.begin(); row != all.end(); row += N)
-                        first.insert(first.end(), row, row + 4 * kNR);
-                    return std::vector<Floats>{first};
+                    return std::vector<Floats>{c.get()};
                 })[0];
             };
             INFO("M=" << M << " K=" << K);
-            const Floats in_place = sums(4 * kNR, 0);
-            CHECK(same_bits(sums(N, 0), in_place));
-            CHECK(same_bits(sums(N, 1 << 30), in_place));
+            CHECK(same_bits(sums(0), sums(1 << 30)));
         }
     l2_cache_bytes() = l2_bytes;
 }

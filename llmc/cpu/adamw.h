@@ -2,8 +2,7 @@
 AdamW on the CPU: llmc/ops/adamw.h.
 
 One memory-bound pass: 28 bytes per element, 30 with a bf16 param, 8 fewer with bf16 moments, 16 without master weights.
-Plain stores reach the limit: the cache lines that they write were just read (dev/log/cpu.md). Prefetches help because
-hardware prefetchers begin anew at every 4 KB of each array.
+Plain stores reach the limit: the cache lines that they write were just read (dev/log/cpu.md).
 */
 #pragma once
 #include <cmath>
@@ -24,8 +23,6 @@ struct AdamWStep {
     int64_t step;                                           // from 1
 };
 
-inline constexpr int64_t kAdamWAhead = 256;  // elements to prefetch ahead: 128 and 1024 are hardly slower
-
 // W: float, or bf16 if the weights have no master weights: then `weight` is `param`.
 template <class T, class M, class W>
 void adamw_pass(Cpu& cpu, T* param, W* weight, M* m, M* v, const float* grad, int64_t n, const AdamWStep& s,
@@ -41,16 +38,12 @@ void adamw_pass(Cpu& cpu, T* param, W* weight, M* m, M* v, const float* grad, in
     parallel_chunks(cpu, n, 16384, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t offset, auto width) {
             const int64_t i = begin + offset;
-            __builtin_prefetch(grad + i + kAdamWAhead);
-            __builtin_prefetch(m + i + kAdamWAhead);
-            __builtin_prefetch(v + i + kAdamWAhead);
-            __builtin_prefetch(weight + i + kAdamWAhead);
-            const F32x16 g = load(grad + i, width) * grad_scale;
-            const F32x16 old_m = load(m + i, width);
+            const F32x16 g = load_ahead(grad + i, width) * grad_scale;
+            const F32x16 old_m = load_ahead(m + i, width);
             const F32x16 new_m = fma(one_minus_beta1, g - old_m, old_m);
-            const F32x16 new_v = fma(one_minus_beta2 * g, g, beta2 * load(v + i, width));
+            const F32x16 new_v = fma(one_minus_beta2 * g, g, beta2 * load_ahead(v + i, width));
             const F32x16 update = new_m / fma(sqrt(new_v), v_scale, eps);
-            const F32x16 new_weight = fma(minus_rate, update, load(weight + i, width) * keep);
+            const F32x16 new_weight = fma(minus_rate, update, load_ahead(weight + i, width) * keep);
             moments.store_moments(i, m, new_m, v, new_v, width);
             weights.store_moment(i, weight, new_weight, width);
             if constexpr (!std::is_same_v<T, W>) store(param + i, new_weight, width);

@@ -23,7 +23,8 @@ ANVIL_INLINE F32<n> gelu_exp(F32<n> x) {
 template <class T>
 void gelu_values(T* out, const T* inp, int64_t n) {
     for_lanes_unrolled(n, [=](int64_t i, auto width) {
-        const auto x = load(inp + i, width);
+        const auto x = load_ahead(inp + i, width);
+        prefetch_ahead(out + i, width);
         store(out + i, x * (1 / (gelu_exp(x) + 1)), width);
     });
 }
@@ -44,11 +45,11 @@ void gelu_backward(Cpu& cpu, const GemmInput<T>& dinp, const T* dout, const T* i
     constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_chunks(cpu, n, kGeluChunk, [=, to = dinp.values](int64_t begin, int64_t end) {
         for_lanes_unrolled(end - begin, [=](int64_t i, auto width) {
-            const auto x = load(inp + begin + i, width), e = gelu_exp(x), s = 1 / (e + 1);
+            const auto x = load_ahead(inp + begin + i, width), e = gelu_exp(x), s = 1 / (e + 1);
             const auto rest = min(e, kLargest) * s;
             const auto slope = fma(x * x, 3 * kGeluCube, 1) * -kGeluMinus2Scale;
             const auto derivative = fma(x * (s * rest), slope, s);
-            store(to + begin + i, load(dout + begin + i, width) * derivative, width);
+            store(to + begin + i, load_ahead(dout + begin + i, width) * derivative, width);
         });
     });
     if (dinp.amax) largest_magnitude(cpu, dinp.amax, dinp.values, n);

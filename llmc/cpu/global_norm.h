@@ -10,7 +10,7 @@ The norm of the gradient on the CPU: llmc/ops/global_norm.h.
 #include "llmc/ops/op_cost.h"  // add_squares_cost
 
 inline constexpr int64_t kNormUnit = 2 * kLanes;
-inline constexpr int64_t kNormAhead = 2048;  // elements to prefetch ahead (dev/log/cpu.md)
+inline constexpr int64_t kNormAhead = 768;  // elements to prefetch ahead, within 4 KB (dev/log/cpu.md)
 
 // An ExactSum of non-negative numbers, sixteen at a time in SIMD lanes. The fast path requires that they begin in one
 // of three neighboring words, a range of 2^96, as nearly all elements of a tensor do; others are added one by one.

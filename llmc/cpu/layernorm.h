@@ -46,7 +46,8 @@ void residual_layernorm_forward(Cpu& cpu, T* residual, const GemmInput<T>& out, 
     parallel_for(cpu, N, [=, y = out.values](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
-            store(residual + i, load(inp1 + i, width) + load(inp2 + i, width), width);
+            prefetch_ahead(residual + i, width);
+            store(residual + i, load_ahead(inp1 + i, width) + load_ahead(inp2 + i, width), width);
         });
         layernorm_row(y + n * C, mean + n, rstd + n, residual + n * C, weight, bias, C, eps);
     });
@@ -71,10 +72,12 @@ void layernorm_backward(Cpu& cpu, const GemmInput<T>& dinp, float* dweight, floa
             const float m = mean[n], s = rstd[n];
             const T* x_row = inp + n * C;
             const T* grad = dout + n * C;
+            T* dx = to + n * C;
             F32x16 sum_g = zeros(), sum_gx = zeros();
             for_lanes(C, [&](int64_t c, auto width) {
-                const F32x16 x = (load(x_row + c, width) - m) * s;
-                const F32x16 d = load(grad + c, width);
+                prefetch_ahead(dx + c, width);
+                const F32x16 x = (load_ahead(x_row + c, width) - m) * s;
+                const F32x16 d = load_ahead(grad + c, width);
                 const F32x16 g = d * load(weight + c, width);
                 sum_g += g;
                 sum_gx = fma(g, x, sum_gx);
@@ -82,7 +85,6 @@ void layernorm_backward(Cpu& cpu, const GemmInput<T>& dinp, float* dweight, floa
                 store(db + c, load(db + c, width) + d, width);
             });
             const float mean_g = sum_lanes(sum_g) / float(C), mean_gx = sum_lanes(sum_gx) / float(C);
-            T* dx = to + n * C;
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = (load(x_row + c, width) - m) * s;
                 const F32x16 g = load(grad + c, width) * load(weight + c, width);

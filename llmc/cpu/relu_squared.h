@@ -14,7 +14,8 @@ inline constexpr int64_t kReluSquaredChunk =
 template <class T>
 void relu_squared_values(T* out, const T* inp, int64_t n) {
     for_lanes(n, [=](int64_t i, auto width) {
-        const F32x16 x = max(load(inp + i, width), zeros());
+        const F32x16 x = max(load_ahead(inp + i, width), zeros());
+        prefetch_ahead(out + i, width);
         store(out + i, x * x, width);
     });
 }

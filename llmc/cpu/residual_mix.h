@@ -25,7 +25,8 @@ void residual_mix_forward(Cpu& cpu, T* out, const T* inp, const T* inp0, std::ty
     parallel_chunks(cpu, n, kMixChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
             const int64_t at = begin + i;
-            store(out + at, mix(load(inp + at, width), load(inp0 + at, width), factor, factor0), width);
+            prefetch_ahead(out + at, width);
+            store(out + at, mix(load_ahead(inp + at, width), load_ahead(inp0 + at, width), factor, factor0), width);
         });
     });
 }
@@ -43,10 +44,10 @@ void residual_mix_backward(Cpu& cpu, T* dinp, T* dinp0, float* da, float* db, co
         F32x16 sum = zeros(), sum0 = zeros();
         for_lanes(end - begin, [&](int64_t i, auto width) {
             const int64_t at = begin + i;
-            const F32x16 d = load(dout + at, width);
-            if (a) sum = fma(d, load(inp + at, width), sum);
-            sum0 = fma(d, load(inp0 + at, width), sum0);
-            const F32x16 start = add_to_dinp0 ? load(dinp0 + at, width) : zeros();
+            const F32x16 d = load_ahead(dout + at, width);
+            if (a) sum = fma(d, load_ahead(inp + at, width), sum);
+            sum0 = fma(d, load_ahead(inp0 + at, width), sum0);
+            const F32x16 start = add_to_dinp0 ? load_ahead(dinp0 + at, width) : zeros();
             store(dinp0 + at, fma(d, broadcast(factor0), start), width);
             if (a || dinp != dout) store(dinp + at, d * factor, width);
         });
@@ -70,8 +71,8 @@ void residual_mix_rmsnorm_forward(Cpu& cpu, T* residual, T* mixed, T* out, float
     parallel_for(cpu, N, [=](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
-            store(residual + i, load(inp1 + i, width) + load(inp2 + i, width), width);
-            store(mixed + i, mix(load(residual + i, width), load(inp0 + i, width), factor, factor0), width);
+            store(residual + i, load_ahead(inp1 + i, width) + load_ahead(inp2 + i, width), width);
+            store(mixed + i, mix(load(residual + i, width), load_ahead(inp0 + i, width), factor, factor0), width);
         });
         rmsnorm_row(out + n * C, rstd + n, mixed + n * C, nullptr, C, eps);
     });

@@ -42,7 +42,8 @@ void residual_rmsnorm_forward(Cpu& cpu, T* residual, const GemmInput<T>& out, fl
     parallel_for(cpu, N, [=, y = out.values](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
-            store(residual + i, load(inp1 + i, width) + load(inp2 + i, width), width);
+            prefetch_ahead(residual + i, width);
+            store(residual + i, load_ahead(inp1 + i, width) + load_ahead(inp2 + i, width), width);
         });
         rmsnorm_row(y + n * C, rstd + n, residual + n * C, weight, C, eps);
     });
@@ -66,14 +67,15 @@ void rmsnorm_backward(Cpu& cpu, T* dinp, float* dweight, const T* dout, const T*
             const float s = rstd[n];
             const T* x_row = inp + n * C;
             const T* grad = dout + n * C;
+            T* dx = dinp + n * C;
             F32x16 sum_gx = zeros();
             for_lanes(C, [&](int64_t c, auto width) {
-                const F32x16 x = load(x_row + c, width) * s, d = load(grad + c, width);
+                prefetch_ahead(dx + c, width);
+                const F32x16 x = load_ahead(x_row + c, width) * s, d = load_ahead(grad + c, width);
                 sum_gx = fma(weight ? d * load(weight + c, width) : d, x, sum_gx);
                 if (dw) store(dw + c, fma(d, x, load(dw + c, width)), width);
             });
             const float mean_gx = sum_lanes(sum_gx) / float(C);
-            T* dx = dinp + n * C;
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = load(x_row + c, width) * s, d = load(grad + c, width);
                 const F32x16 g = weight ? d * load(weight + c, width) : d;

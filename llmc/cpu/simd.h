@@ -411,6 +411,19 @@ ANVIL_INLINE void element_bits(uint32_t (&bits)[kLanes], uint64_t key, uint64_t 
     std::memcpy(bits, all + e % 2, sizeof bits);
 }
 
+// Asks for `width` elements that lie kAhead further, in an array that is read or written from one end to the other:
+// hardware prefetchers begin anew at every 4 KB of each, and expect no stores. The address may lie after the array.
+inline constexpr int64_t kAhead = 256;
+template <class T>
+ANVIL_INLINE void prefetch_ahead(const T* p, int64_t width) {
+    for (int64_t line = 0; line < width; line += 64 / int64_t(sizeof(T))) __builtin_prefetch(p + kAhead + line);
+}
+template <class T, class Width>
+ANVIL_INLINE auto load_ahead(const T* p, Width width) {
+    prefetch_ahead(p, width);
+    return load(p, width);
+}
+
 // body(i, width) along a row of n elements: i = 0, 16, 32, ... with width kFull, then the rest with an int.
 template <class Body>
 ANVIL_INLINE void for_lanes(int64_t n, Body&& body) {

@@ -13,7 +13,8 @@ SwiGLU on the CPU: llmc/ops/swiglu.h.
 template <class T>
 void swiglu_values(T* out, const T* gates, const T* ups, int64_t n) {
     for_lanes_unrolled(n, [=](int64_t i, auto width) {
-        const auto gate = load(gates + i, width), up = load(ups + i, width);
+        const auto gate = load_ahead(gates + i, width), up = load_ahead(ups + i, width);
+        prefetch_ahead(out + i, width);
         store(out + i, gate / (exp(0 - gate) + 1) * up, width);
     });
 }
@@ -37,7 +38,10 @@ void swiglu_backward(Cpu& cpu, const GemmInput<T>& dinp, const T* dout, const T*
         const T* row = inp + n * 2 * C;
         T* drow = to + n * 2 * C;
         for_lanes_unrolled(C, [=](int64_t c, auto width) {
-            const auto gate = load(row + c, width), up = load(row + C + c, width), d = load(dout + n * C + c, width);
+            prefetch_ahead(drow + c, width);
+            prefetch_ahead(drow + C + c, width);
+            const auto gate = load_ahead(row + c, width), up = load_ahead(row + C + c, width);
+            const auto d = load_ahead(dout + n * C + c, width);
             const auto e = exp(0 - gate), s = 1 / (e + 1);
             const auto slope = fma(gate * s, min(e, kLargest) * s, s);
             store(drow + c, d * up * slope, width);

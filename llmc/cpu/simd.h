@@ -411,9 +411,11 @@ ANVIL_INLINE void element_bits(uint32_t (&bits)[kLanes], uint64_t key, uint64_t 
     std::memcpy(bits, all + e % 2, sizeof bits);
 }
 
-// Asks for `width` elements that lie kAhead further, in an array that is read or written from one end to the other:
-// hardware prefetchers begin anew at every 4 KB of each, and expect no stores. The address may lie after the array.
-inline constexpr int64_t kAhead = 256;
+// For arrays that are read or written from one end to the other. Hardware prefetchers begin anew at every 4 KB of each,
+// and may not run ahead of stores.
+//   prefetch_ahead(p, width)   asks for the `width` elements that lie kAhead after p, perhaps after the array's end
+//   load_ahead(p, width)       load(), and the same
+inline constexpr int64_t kAhead = 256;  // elements: 1 KB of floats
 template <class T>
 ANVIL_INLINE void prefetch_ahead(const T* p, int64_t width) {
     for (int64_t line = 0; line < width; line += 64 / int64_t(sizeof(T))) __builtin_prefetch(p + kAhead + line);

@@ -4,6 +4,8 @@
     make bench-cpu                              everything, some minutes; BENCH_ARGS='--models small --rounds 1': less
     python3 dev/bench/cpu_steps.py --page-only  rewrites the table from the stored results
     python3 dev/bench/cpu_steps.py --check      exit code 1 if the page does not match the stored results
+    python3 dev/bench/cpu_steps.py --before OLD --rounds 9
+                                                how many times as fast as OLD, the program of another commit; writes nothing
 
 Prints the program's output for each round. For each model and type, the round with the median fraction of the roofline
 counts. Also measures how many cores other processes used meanwhile. Writes doc/results/cpu-steps.json, where new results
@@ -15,6 +17,7 @@ import json
 import os
 import pathlib
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,20 +46,36 @@ def reached(result):
     return 100 * roofline_ms(result) / result["ms"]
 
 
-def measure(args, model, dtype):
-    """One run of the program."""
+def measure(args, program, model, dtype, **how):
+    """One run of the program, with arguments for Popen."""
     with tempfile.TemporaryDirectory(prefix="cpu_steps-") as folder:
         found = pathlib.Path(folder) / "json"
         flags = {"model": model, "dtype": dtype, "threads": args.threads, "seconds": args.seconds, "json": found}
         begin, busy = time.monotonic(), busy_s()
-        process = start(shlex.split(args.program) + [f"--{name}={value}" for name, value in flags.items()], args.threads)
+        command = shlex.split(program) + [f"--{name}={value}" for name, value in flags.items()]
+        process = start(command, args.threads, **how)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         others = busy_s() - busy - used.ru_utime - used.ru_stime
         if process.returncode != 0:
-            raise UserError(f"{args.program}: exit code {process.returncode}")
+            raise UserError(f"{program}: exit code {process.returncode}")
         result = json.loads(found.read_text(encoding="utf-8"))
     return facts(args) | result | {"others": max(0.0, others / (time.monotonic() - begin))}
+
+
+def compare(args, model, dtype):
+    """Runs both programs in turns, the first one first in every other round, and prints the medians of their times and
+    of the rounds' ratios: the clock of a shared machine changes by a third within an hour."""
+    rounds = []
+    for number in range(args.rounds):
+        programs = [args.before, args.program]
+        order = programs if number % 2 == 0 else programs[::-1]
+        ms = {program: measure(args, program, model, dtype, stdout=subprocess.DEVNULL)["ms"] for program in order}
+        rounds.append([ms[program] for program in programs])
+    old, new = (statistics.median(times) for times in zip(*rounds))
+    ratios = sorted(before / after for before, after in rounds)
+    text = f"{statistics.median(ratios):.3f} times as fast ({ratios[0]:.3f} to {ratios[-1]:.3f} in {args.rounds} rounds)"
+    print(f"{model}, {dtype}: {old:.2f} -> {new:.2f} ms, {text}", flush=True)
 
 
 def where(result):
@@ -108,6 +127,7 @@ def save(path, results, new):
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="build/cpu/bench/cpu_steps", help="a command")
+    parser.add_argument("--before", metavar="PROGRAM", help="another command, to compare with")
     parser.add_argument("--models", default=",".join(CONFIGS))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -122,15 +142,22 @@ def parse_args():
     args.models, args.dtypes = args.models.split(","), args.dtypes.split(",")
     if not set(args.models) <= set(CONFIGS) or not set(args.dtypes) <= set(DTYPES) or args.rounds < 1:
         parser.error(f"expected --models of {','.join(CONFIGS)}, --dtypes of {','.join(DTYPES)} and a round or more")
+    if args.before == args.program:
+        parser.error("expected --before to be another program than --program")
     return args
 
 
 def main():
     args = parse_args()
     try:
+        if args.before:
+            for model in args.models:
+                for dtype in args.dtypes:
+                    compare(args, model, dtype)
+            return 0
         results = json.loads(args.json.read_text(encoding="utf-8")) if args.json.is_file() else []
         for model in [] if args.page_only or args.check else args.models:
-            rounds = [[measure(args, model, dtype) for dtype in args.dtypes] for _ in range(args.rounds)]
+            rounds = [[measure(args, args.program, model, dtype) for dtype in args.dtypes] for _ in range(args.rounds)]
             for of_dtype in zip(*rounds):
                 save(args.json, results, sorted(of_dtype, key=reached)[len(of_dtype) // 2])
         renew_page(args.page, page_text(results), MARKERS, "dev/bench/cpu_steps.py --page-only", args.check)

@@ -1,4 +1,5 @@
 // dev/bench/against_pytorch.py and cpu_steps.py: tables from measurements on the CPU, and their arithmetic.
+#include <filesystem>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "test/testing.h"
 
@@ -156,6 +157,23 @@ TEST_CASE("cpu_steps takes the round in the middle, and says where its time went
     CHECK(contains(page.from("Another class ("), "2 threads"));
     const std::string text = read_file(page.path), row = "| mid | fp32 | 128000 |";
     CHECK((text.find(row) != text.rfind(row)));
+}
+
+TEST_CASE("cpu_steps compares two programs in turns", "[cpu_speed]") {
+    const Page page;
+    const std::string before = read_file(page.path);
+    for (const char* name : {"old.py", "new.py"}) write_file_atomically(page.folder / name, kFake);
+    run("sed -i 's/20, 10, 16/10, 15, 24/' " + page.folder / "new.py");
+    const std::string flags = "--threads 2 --models mid --dtypes fp32 --rounds 3 --before 'python3 " +
+                              page.folder / "old.py" + "' --program 'python3 ";
+    const Finished compared = page.written_by("cpu_steps.py", flags + page.folder / "new.py" + "'");
+    INFO(compared.err);
+    REQUIRE(compared.exit_code == 0);
+    // 20 / 10, 10 / 15 and 16 / 24
+    CHECK(compared.out == "mid, fp32: 16.00 -> 15.00 ms, 0.667 times as fast (0.667 to 2.000 in 3 rounds)\n");
+    CHECK(read_file(page.path) == before);
+    CHECK_FALSE(std::filesystem::exists(page.folder / "results.json"));
+    CHECK(page.written_by("cpu_steps.py", flags + page.folder / "old.py" + "'").exit_code == 2);
 }
 
 TEST_CASE("products_against_pytorch adds up a step's products", "[cpu_speed]") {

@@ -97,11 +97,16 @@ struct Gemm {
                                          offset, ahead);
     }
 
-    // AMX tiles accumulate in C itself if it is float, else in `sums`, which the second function rounds into C.
+    // AMX tiles accumulate in C itself if it is float, else in `sums`, which the third function rounds into C while they
+    // are in L1. The second asks for those rows of C: all of them at once, since tiles load less often than registers.
     Sums sums_of_tiles(const Tile& tile, Sums sums) const {
         if constexpr (!kRounds)
             if (tiles) return {c + tile.i * c_row + tile.j, c_row};
         return sums;
+    }
+    void ask_for_rounded(const Tile& tile) const {
+        if (!kRounds || !tiles) return;
+        for (int64_t r = 0; r < tile.rows; r++) __builtin_prefetch(c + (tile.i + r) * c_row + tile.j, 1, 2);
     }
     void round_sums_of_tiles(const Tile& tile, Sums sums) const {
         if constexpr (kRounds)
@@ -203,12 +208,15 @@ struct Gemm {
             const KBlock block = k_block(pc, k);
             const float* b_block = b_panel + k / kPair<P> * kNR;
             const int64_t MR = plan.kernel.MR, blocks = (all.rows + MR - 1) / MR;
-            for (int64_t ir = 0; ir < all.rows; ir += MR)
-                multiply({ic + ir, all.j, std::min(MR, all.rows - ir), all.cols}, block, a_panel(ic + ir, pc, k),
-                         b_block, {sums.data + ir * sums.row, sums.row},
+            for (int64_t ir = 0; ir < all.rows; ir += MR) {
+                const Tile tile{ic + ir, all.j, std::min(MR, all.rows - ir), all.cols};
+                const Sums sums_of_tile{sums.data + ir * sums.row, sums.row};
+                if (block.ends_in_c) ask_for_rounded(tile);
+                multiply(tile, block, a_panel(ic + ir, pc, k), b_block, sums_of_tile,
                          next_block(b_block, block.terms, ir / MR, blocks));
+                if (block.ends_in_c) round_sums_of_tiles(tile, sums_of_tile);
+            }
         }
-        if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
 
     // C (M, kStreamedColumns) from column j on, with B in place. At the right edge the columns begin before j, so that

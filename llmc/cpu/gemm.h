@@ -17,7 +17,7 @@ columns of B in place (gemm_stream.h).
 #include "llmc/cpu/gemm_pack.h"          // pack_micro_panel, pack_a, copy_rows, Strided
 #include "llmc/cpu/gemm_plan.h"          // GemmPlan, gemm_plan
 #include "llmc/cpu/gemm_stream.h"        // stream_block
-#include "llmc/cpu/gemm_tiles.h"         // pack_a_tiles, tile_kernel_of
+#include "llmc/cpu/gemm_tiles.h"         // pack_a_rows, pack_a_columns, round_sums, tile_kernel_of
 #include "llmc/ops/matmul.h"             // Write
 #include "llmc/cpu/simd.h"
 
@@ -143,15 +143,15 @@ struct Gemm {
     float* b_panel_at(int64_t jr) const { return packed_b + jr / kNR * plan.b_panel(); }
 
     // A is packed in parts of so many rows and terms: of a transposed A, whole rows of memory.
-    int64_t rows_of_part() const { return tiles ? plan.kernel.MR : (a.col == 1 ? 8 : 64) * kMR; }
-    int64_t terms_of_part() const { return tiles || a.col == 1 ? plan.KC : 32 * kPair<P>; }
-    int64_t parts_across() const { return (plan.M + rows_of_part() - 1) / rows_of_part(); }
+    int64_t rows_of_part() const { return tiles ? (a.col == 1 ? 1 : 8) * kTileMR : (a.col == 1 ? 8 : 64) * kMR; }
+    int64_t terms_of_part() const { return a.col == 1 ? plan.KC : tiles ? 2 * kTmmDepth : 32 * kPair<P>; }
+    int64_t parts_deep(int64_t pc) const { return (depth(pc) + terms_of_part() - 1) / terms_of_part(); }
     int64_t parts_of_a(int64_t pc) const {
-        return plan.packs_a ? parts_across() * ((depth(pc) + terms_of_part() - 1) / terms_of_part()) : 0;
+        return plan.packs_a ? (plan.M + rows_of_part() - 1) / rows_of_part() * parts_deep(pc) : 0;
     }
     // Packs a part of A (M, KC), which begins at column pc.
     void pack_a_part(int64_t part, int64_t pc) const {
-        const int64_t i = part % parts_across() * rows_of_part(), k = part / parts_across() * terms_of_part();
+        const int64_t i = part / parts_deep(pc) * rows_of_part(), k = part % parts_deep(pc) * terms_of_part();
         const int64_t rows = std::min(rows_of_part(), plan.M - i), terms = std::min(terms_of_part(), depth(pc) - k);
         const Strided<T> from = a.at(i, pc + k);
         if (plan.copies_rows) {
@@ -160,15 +160,17 @@ struct Gemm {
             pack_a<P>(packed_a + i / kMR * plan.a_panel() + packed_steps<P, T>(k) * kMR, plan.a_panel(), from, rows,
                       terms);
         } else if constexpr (std::is_same_v<P, bf16>) {
-            for (int64_t block = 0; block < terms; block += plan.kernel.KB)
-                pack_a_tiles(packed_tile_rows(i, block), from.at(0, block), rows,
-                             std::min(plan.kernel.KB, terms - block));
+            const auto pack = a.col == 1 ? pack_a_rows : pack_a_columns;
+            const int64_t at_once = a.col == 1 ? kTileBlockK : kTmmDepth;
+            for (int64_t t = 0; t < terms; t += at_once)
+                pack(packed_tile_rows(i, k + t), from.at(0, t), rows, std::min(at_once, terms - t));
         }
     }
     // Packed A for tiles is (KC / KB, M, KB).
     P* packed_tile_rows(int64_t i, int64_t k) const {
         const int64_t padded_rows = (plan.M + plan.kernel.MR - 1) / plan.kernel.MR * plan.kernel.MR;
-        return reinterpret_cast<P*>(packed_a) + k * padded_rows + i * plan.kernel.KB;
+        const int64_t in_block = k % plan.kernel.KB;
+        return reinterpret_cast<P*>(packed_a) + (k - in_block) * padded_rows + i * plan.kernel.KB + in_block;
     }
 
     // A from row i and term pc + k on, packed or in place.

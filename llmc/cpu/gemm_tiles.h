@@ -12,7 +12,7 @@ registers, with an order of sums of its own. Each element of C starts from the p
 #include <type_traits>
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/cpu/amx.h"        // AmxTiles, has_amx
-#include "llmc/cpu/gemm_pack.h"  // pack_micro_panel, packed_size, Strided
+#include "llmc/cpu/gemm_pack.h"  // load_step, packed_size, Strided, transpose_lanes
 #include "llmc/cpu/kernels.h"    // TileKernel
 #include "llmc/cpu/simd.h"       // for_lanes, load, store
 #include "llmc/ops/matmul.h"     // Write
@@ -41,12 +41,20 @@ inline void pack_a_rows(bf16* to, const Strided<bf16>& a, int64_t rows, int64_t 
             std::memcpy(to + i * kTileBlockK + k, a.data + i * a.row + k * a.col, size_t(2 * size));
 }
 
-// The same for an A with contiguous columns, whose pairs do not lie side by side; rows <= kTileMR
-inline void pack_a_tiles(bf16* to, const Strided<bf16>& a, int64_t rows, int64_t K) {
-    if (a.col == 1) return pack_a_rows(to, a, rows, K);
-    float pairs[kTileBlockK / 2 * kTileMR];
-    pack_micro_panel<kTileMR, bf16>(pairs, a.transposed(), K, rows);
-    pack_a_rows(to, Strided{reinterpret_cast<const bf16*>(pairs), 2, kTileMR}, kTileMR, K);
+// to (rows rounded up to whole tiles, kTmmDepth), kTileBlockK apart  <-  a (rows, K), with contiguous columns, zeros
+// beyond K and `rows`. Transposes pairs of rows of memory.
+inline void pack_a_columns(bf16* to, const Strided<bf16>& a, int64_t rows, int64_t K) {
+    for (int64_t row = 0; row < (rows + kTmmRows - 1) / kTmmRows * kTmmRows; row += kRegisterLanes)
+        for (int64_t step = 0; step < kTmmDepth / 2; step += kRegisterLanes) {
+            const int n = int(std::clamp<int64_t>(rows - row, 0, kRegisterLanes));
+            FloatRegister r[kRegisterLanes];
+#pragma GCC unroll 16
+            for (int s = 0; s < kRegisterLanes; s++) r[s] = load_step<bf16>(a.at(row, 0), step + s, n, K);
+            transpose_lanes(r);
+#pragma GCC unroll 16
+            for (int s = 0; s < kRegisterLanes; s++)
+                std::memcpy(to + (row + s) * kTileBlockK + 2 * step, &r[s], sizeof r[s]);
+        }
 }
 
 // The micro-kernel:   c (16 high, kNR) (=, +=) a (16 high, steps of kTmmDepth) b. `tail`, if not null, has the last

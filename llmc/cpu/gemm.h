@@ -97,8 +97,8 @@ struct Gemm {
                                          offset, ahead);
     }
 
-    // AMX tiles accumulate in C itself if it is float, else in `sums`, which the third function rounds into C while they
-    // are in L1. The second asks for those rows of C: all of them at once, since tiles load less often than registers.
+    // AMX tiles accumulate in C itself if it is float, else in `sums`, which round_sums_of_tiles() rounds into C while
+    // they are in L1. ask_for_rounded() asks for those rows of C before.
     Sums sums_of_tiles(const Tile& tile, Sums sums) const {
         if constexpr (!kRounds)
             if (tiles) return {c + tile.i * c_row + tile.j, c_row};

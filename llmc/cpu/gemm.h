@@ -98,13 +98,13 @@ struct Gemm {
     }
 
     // AMX tiles accumulate in C itself if it is float, else in `sums`, which round_sums_of_tiles() rounds into C while
-    // they are in L1. ask_for_rounded() asks for those rows of C before.
+    // they are in L1. prefetch_rounded() asks for those rows of C before.
     Sums sums_of_tiles(const Tile& tile, Sums sums) const {
         if constexpr (!kRounds)
             if (tiles) return {c + tile.i * c_row + tile.j, c_row};
         return sums;
     }
-    void ask_for_rounded(const Tile& tile) const {
+    void prefetch_rounded(const Tile& tile) const {
         if (!kRounds || !tiles) return;
         for (int64_t r = 0; r < tile.rows; r++) __builtin_prefetch(c + (tile.i + r) * c_row + tile.j, 1, 2);
     }
@@ -142,7 +142,7 @@ struct Gemm {
     }
     float* b_panel_at(int64_t jr) const { return packed_b + jr / kNR * plan.b_panel(); }
 
-    // A is packed in parts of so many rows and terms: of a transposed A, whole rows of memory.
+    // A is packed in parts, of a transposed A long runs of memory; a thread mostly packs the rows that it multiplies.
     int64_t rows_of_part() const { return tiles ? (a.col == 1 ? 1 : 8) * kTileMR : (a.col == 1 ? 8 : 64) * kMR; }
     int64_t terms_of_part() const { return a.col == 1 ? plan.KC : tiles ? 2 * kTmmDepth : 32 * kPair<P>; }
     int64_t parts_deep(int64_t pc) const { return (depth(pc) + terms_of_part() - 1) / terms_of_part(); }
@@ -213,7 +213,7 @@ struct Gemm {
             for (int64_t ir = 0; ir < all.rows; ir += MR) {
                 const Tile tile{ic + ir, all.j, std::min(MR, all.rows - ir), all.cols};
                 const Sums sums_of_tile{sums.data + ir * sums.row, sums.row};
-                if (block.ends_in_c) ask_for_rounded(tile);
+                if (block.ends_in_c) prefetch_rounded(tile);
                 multiply(tile, block, a_panel(ic + ir, pc, k), b_block, sums_of_tile,
                          next_block(b_block, block.terms, ir / MR, blocks));
                 if (block.ends_in_c) round_sums_of_tiles(tile, sums_of_tile);

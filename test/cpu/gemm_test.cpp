@@ -182,6 +182,18 @@ TEST_CASE("a bf16 GEMM in tiles is one chain", "[gemm]") {
     check_chains(tile_chain, 64, 2100, 32, transposed_a, transposed_b);
 }
 
+TEST_CASE("a transposed A is packed for tiles with zeros beyond its rows and terms", "[gemm]") {
+    const int64_t rows = 33, K = 31;
+    const Halves a = random_halves(rows * K, 1);
+    Halves to(size_t(48 * kTileBlockK), to_bf16(7.f));
+    pack_a_columns(to.data(), Strided{a.data(), 1, rows}, rows, K);
+    for (int64_t i = 0; i < 48; i++)
+        for (int64_t k = 0; k < kTmmDepth; k++) {
+            const float expected = i < rows && k < K ? to_float(a[size_t(k * rows + i)]) : 0;
+            CHECK(to_float(to[size_t(i * kTileBlockK + k)]) == expected);
+        }
+}
+
 TEST_CASE("a NaN in a bf16 GEMM makes its row NaN and no other", "[gemm]") {
     const UsedTiles used(GENERATE(TileKernel(nullptr), software_tiles()));
     const int64_t M = 14, N = 40, K = 301;

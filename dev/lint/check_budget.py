@@ -12,13 +12,13 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 59_576,
+    "lines of llmc/ (sources, with comments)": 59_635,
     "sources of llmc/": 445,
     "sources of one folder of llmc/": 59,
     "files of scripts/": 42,
     "flags of `train_gpt train`": 96,
     "words of README.md and doc/": 39_267,
-    "words of dev/LOG.md and dev/log/": 16_495,
+    "words of dev/LOG.md and dev/log/": 16_829,
     "lines of Makefile and make/": 759,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

@@ -31,6 +31,8 @@ void attention_remember(Cpu& cpu, T* keys, T* values, const T* qkv, const int32_
     });
 }
 
+// A tile of values is asked for while scores are computed, the next tile of keys while values are summed: a tile is too
+// short for hardware prefetchers.
 template <class T>
 void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* values, const int32_t* positions,
                       const int32_t* starts, const KeyValueShape& shape) {
@@ -48,17 +50,23 @@ void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* va
         for (int64_t s0 = first / kCacheTile * kCacheTile; s0 <= t; s0 += kCacheTile) {
             const T* tile = keys + (ring + s0 % capacity) * HS;
             const T* v = values + (ring + s0 % capacity) * HS;
+            const T* next_keys = s0 + kCacheTile <= t ? keys + (ring + (s0 + kCacheTile) % capacity) * HS : tile;
             const int64_t begin = std::max<int64_t>(0, first - s0), end = std::min(kCacheTile, t - s0 + 1);
             F32x16 scores[kCacheTile / kLanes] = {};
-            for (int64_t i = 0; i < HS; i++)
+            for (int64_t i = 0; i < HS; i++) {
+                if (i * kCacheTile < end * HS) prefetch_run(v + i * kCacheTile, kCacheTile);
                 for (int64_t j = 0; j < kCacheTile / kLanes; j++)
                     scores[j] = fma(broadcast(to_float(q[i])), load(tile + i * kCacheTile + j * kLanes), scores[j]);
+            }
             for (int64_t j = 0; j < kCacheTile / kLanes; j++) store(p + j * kLanes, scores[j]);
             const auto columns = [=](int64_t) { return columns_between(begin, end); };
             softmax_tile<float>(p, p, 1, scale, columns, row_max, row_sum, rescale);
             for_lanes_unrolled(HS, [&](int64_t i, auto width) {
                 decltype(load(sum + i, width)) of_tile{};
-                for (int64_t s = begin; s < end; s++) of_tile = fma(load(v + s * HS + i, width), p[s], of_tile);
+                for (int64_t s = begin; s < end; s++) {
+                    prefetch_run(next_keys + s * HS + i, width);
+                    of_tile = fma(load(v + s * HS + i, width), p[s], of_tile);
+                }
                 store(sum + i, of_tile + load(sum + i, width) * rescale[0], width);
             });
         }

@@ -237,8 +237,9 @@ struct Gemm {
             if (!tiles)
                 stream_block(block, block_row, rows, plan.K, a.at(i, 0), b.at(0, first), bias_at(first), of_rows);
             else if constexpr (std::is_same_v<P, bf16>)
-                tiles->stream_columns(block, block_row, rows, plan.K, packed_a + i * plan.K / 2, b.at(0, first),
-                                      bias_at(first), of_rows);
+                for (int64_t col = 0; col < kStreamedColumns; col += kTmmCols)
+                    tiles->stream_columns(block + col, block_row, rows, plan.K, packed_a + i * plan.K / 2,
+                                          b.at(0, first + col), bias_at(first + col), of_rows.of_part(col, kTmmCols));
             for (int64_t r = 0; !whole && r < rows; r++)
                 std::copy_n(edge + r * kStreamedColumns + j - first, new_cols, to + r * c_row);
         }
@@ -289,7 +290,7 @@ void gemm_as(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                 a_terms = a;
                 if constexpr (std::is_same_v<P, bf16>)
                     if (tiles) {
-                        call.packed_a = cpu.shared_scratch(GemmPlan::round_up(M, kTmmCols) * K / 2);
+                        call.packed_a = cpu.shared_scratch(M * K / 2 + kTmmCols);
                         for (int64_t i = 0; i < M; i += kTmmCols)
                             pack_streamed_rows(call.packed_a + i * K / 2, a.at(i, 0), std::min(kTmmCols, M - i), K);
                     }

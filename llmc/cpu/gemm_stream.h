@@ -7,9 +7,9 @@ Blocks of kRegisterLanes terms of as many columns are transposed in registers, s
 L1. Then k runs as in gemm_micro_kernel.h, whose bit-exact definition of the result also holds here.
 
 Columns are short, and several are read side by side, which hardware prefetchers do not predict. So B is prefetched by
-instructions, in the order of memory, which reads fastest, a block of columns ahead, and into L2: L1, which is refilled
-from L2 in time, has too few fill buffers for lines on their way from memory. For the same reason they are spread over
-the multiply-adds: in a burst they would take all of those buffers, and the loads of this block would wait for memory.
+instructions, a block of columns ahead (ColumnsAhead), and into L2: L1, which is refilled from L2 in time, has too few
+fill buffers for lines on their way from memory. For the same reason they take turns with loads and multiply-adds: in a
+burst they would take all of those buffers, and the loads of this block would wait for memory.
 
 With AMX: stream_columns_in_tiles() of gemm_tiles.h.
 */
@@ -29,17 +29,20 @@ template <int rows>
 inline constexpr int kStreamedRegisters =
     std::min<int>(kStreamedColumns / kRegisterLanes, kMR* kNRRegisters * 2 / 3 / rows);
 
-// c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = kStreamedRegisters registers.
+// c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = `registers` registers.
 // If operands are widened, neighbors in k have changed places in A, as when it is packed.
-template <int rows, class P, class T>
+template <int rows, int registers, bool are_long, class P, class T>
 void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strided<T> b, const T* bias,
                     StreamPlace place) {
-    constexpr int registers = kStreamedRegisters<rows>, width = registers * kRegisterLanes;
+    constexpr int width = registers * kRegisterLanes;
     constexpr int64_t step = kLanes * kPair<T>;    // 64 bytes of a column
     constexpr int kSteps = kWidens<P, T> ? 2 : 1;  // of k in four bytes of B
     constexpr int64_t depth = step / kPair<P>;
     static_assert(kBlockK<T> % step == 0);
-    const char* ahead = place.ahead(b.data, b.data + width * b.col);
+    // Half of a step's lines are asked for between its loads, half between its multiply-adds.
+    constexpr int kLoadsPerPrefetch = 2 * 64 / int(sizeof(FloatRegister)), kTermsPerPrefetch = 2 * depth / width;
+    static_assert(width % kLoadsPerPrefetch == 0 && 2 * depth % width == 0);
+    ColumnsAhead ahead = place.ahead<are_long>(b, width);
 
     const P* a_row[rows];
 #pragma GCC unroll 8
@@ -50,10 +53,9 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
         const int64_t end = std::min(K, k0 + kBlockK<T>);
         FloatRegister sum[registers][rows] = {};
         int64_t k = k0;
-        for (; k + step <= end; k += step) {
+        for (; k + step <= end; k += step, ahead.end_step()) {
             const auto multiply_step = [&](int64_t t, const FloatRegister(&terms)[registers]) ANVIL_LAMBDA {
-                for (int64_t line = t * width / depth; line < (t + 1) * width / depth; line++, ahead += 64)
-                    __builtin_prefetch(ahead, 0, 2);
+                if (t % kTermsPerPrefetch == 0) ahead.ask(width / 2 + t / kTermsPerPrefetch);
 #pragma GCC unroll 8
                 for (int i = 0; i < rows; i++) {
                     const FloatRegister x = broadcast_pair(a_row[i] + k + t * kPair<P>);
@@ -61,14 +63,16 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
                     for (int r = 0; r < registers; r++) sum[r][i] = multiply_add<P>(x, terms[r], sum[r][i]);
                 }
             };
-            for (int64_t part = 0; part < depth; part += kRegisterLanes * kSteps)
+            for (int64_t part = 0, loads = 0; part < depth; part += kRegisterLanes * kSteps)
 #pragma GCC unroll 4
                 for (int r = 0; r < registers; r++) {
                     FloatRegister pairs[kRegisterLanes];
 #pragma GCC unroll 16
-                    for (int j = 0; j < kRegisterLanes; j++)
+                    for (int j = 0; j < kRegisterLanes; j++, loads++) {
+                        if (loads % kLoadsPerPrefetch == 0) ahead.ask(loads / kLoadsPerPrefetch);
                         std::memcpy(&pairs[j], b.data + (r * kRegisterLanes + j) * b.col + k + part * kPair<P>,
                                     sizeof pairs[j]);
+                    }
                     transpose_lanes(pairs);
 #pragma GCC unroll 16
                     for (int t = 0; t < kRegisterLanes; t++)
@@ -136,8 +140,13 @@ void stream_block(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Strid
                   StreamPlace place) {
     if constexpr (rows > 1)
         if (M <= rows / 2) return stream_block<rows / 2>(c, c_row, M, K, a, b, bias, place);
-    constexpr int width = kStreamedRegisters<rows> * kRegisterLanes;
-    for (int64_t j = 0; j < kStreamedColumns; j += width)
-        stream_columns<rows>(c + j, c_row, M, K, a, b.at(0, j), bias ? bias + j : nullptr,
-                             {place.is_first && j == 0, place.is_last && j + width == kStreamedColumns});
+    with_column_length(b, [&](auto are_long) {
+        // At most kLanes long columns at a time: hardware prefetchers follow each in its page, but not 32 pages.
+        constexpr int most = kStreamedRegisters<rows>,
+                      registers = are_long ? std::min(most, kLanes / kRegisterLanes) : most;
+        constexpr int width = registers * kRegisterLanes;
+        for (int64_t j = 0; j < kStreamedColumns; j += width)
+            stream_columns<rows, registers, are_long>(c + j, c_row, M, K, a, b.at(0, j), bias ? bias + j : nullptr,
+                                                      place.of_part(j, width));
+    });
 }

@@ -151,61 +151,82 @@ inline void round_sums(bf16* c, int64_t c_row, const float* sums, int64_t sums_r
     });
 }
 
-// Where a block of columns is among those that a thread reads one after the other (gemm_stream.h).
-struct StreamPlace {
-    bool is_first, is_last;
-    // The memory that is prefetched while the block at `b` is read: the next one. The first has not been prefetched.
-    // After the last, prefetching on would take memory from other threads.
-    template <class T>
-    const char* ahead(const T* b, const T* next) const {
-        const auto *begin = reinterpret_cast<const char*>(b), *end = reinterpret_cast<const char*>(next);
-        for (const char* line = begin; is_first && line < end; line += 64) __builtin_prefetch(line, 0, 2);
-        return is_last ? begin : end;
+// What is asked for while a block of columns is multiplied: the next one, a line per column and step of 64 bytes. It is
+// asked for in the order of memory, which reads fastest. Of columns longer than a page, four lines of each in turn are
+// faster: the order in which the block itself is read, and hardware prefetchers follow.
+template <bool are_long>
+struct ColumnsAhead {
+    static constexpr int64_t kLine = 64, kRun = 4;  // a run of lines, of long columns
+    const char* lines;                              // of this step
+    int64_t columns, bytes, steps = 0;
+    ANVIL_INLINE void ask(int64_t n) const {
+        prefetch_here<2>(are_long ? lines + n / kRun * bytes + n % kRun * kLine : lines + n * kLine);
+    }
+    ANVIL_INLINE void end_step() {
+        if constexpr (!are_long)
+            lines += columns * kLine;
+        else
+            lines += columns / kRun * bytes + (++steps % kRun == 0 ? kRun * kLine - columns * bytes : 0);
     }
 };
 
-// A few rows of A as the tiles of stream_columns_in_tiles():   to (K / 2, kTmmCols) pairs  <-  a (M, K), zeros beyond M
-inline void pack_streamed_rows(float* to, const Strided<bf16>& a, int64_t M, int64_t K) {
-    std::fill_n(to, K / 2 * kTmmCols, 0.f);
-    for (int64_t i = 0; i < M; i++)
-        for (int64_t k = 0; k < K; k += 2)
-            std::memcpy(to + k / 2 * kTmmCols + i, a.data + i * a.row + k, sizeof(float));
+// Where a block of columns is among those that a thread reads one after the other (gemm_stream.h).
+struct StreamPlace {
+    bool is_first, is_last;
+    // Of its columns [first, first + columns).
+    StreamPlace of_part(int64_t first, int64_t columns) const {
+        return {is_first && first == 0, is_last && first + columns == kStreamedColumns};
+    }
+    // While the block at b is read. The first has not been asked for. After the last, asking for more would take memory
+    // from other threads.
+    template <bool are_long, class T>
+    ColumnsAhead<are_long> ahead(const Strided<T>& b, int64_t columns) const {
+        const int64_t bytes = b.col * int64_t(sizeof(T));
+        const auto* begin = reinterpret_cast<const char*>(b.data);
+        for (int64_t i = 0; is_first && i < columns * bytes; i += 64) __builtin_prefetch(begin + i, 0, 2);
+        return {is_last ? begin : begin + columns * bytes, columns, bytes};
+    }
+};
+// body(std::bool_constant<whether columns of b are longer than a page>)
+template <class T, class Body>
+void with_column_length(const Strided<T>& b, Body&& body) {
+    constexpr int64_t kPage = 4096;
+    b.col* int64_t(sizeof(T)) > kPage ? body(std::true_type{}) : body(std::false_type{});
 }
 
-// stream_block() in tiles:   c (M, kStreamedColumns)  =  a (M, K) b (K, kStreamedColumns) + bias,   M <= kTmmCols, K a
-// multiple of kTmmDepth. Columns of B are rows of the left factor, whose tiles are read in place: c is transposed.
+// A few rows of A as the tiles of stream_columns_in_tiles():   to (K / 2, M) pairs  <-  a (M, K). A tile has kTmmCols
+// columns, of which those from M on are of the memory that follows, up to kTmmCols floats beyond the last, and unused.
+inline void pack_streamed_rows(float* to, const Strided<bf16>& a, int64_t M, int64_t K) {
+    for (int64_t k = 0; k < K; k += 2)
+        for (int64_t i = 0; i < M; i++, to++) std::memcpy(to, a.data + i * a.row + k, sizeof(float));
+}
+
+// stream_block() in tiles:   c (M, kTmmCols)  =  a (M, K) b (K, kTmmCols) + bias,   M <= kTmmCols, K a multiple of
+// kTmmDepth. Columns of B are rows of the left factor, whose tiles are read in place: c is transposed.
 template <class Tiles>
 void stream_columns_in_tiles(bf16* c, int64_t c_row, int64_t M, int64_t K, const float* a, const Strided<bf16>& b,
                              const bf16* bias, StreamPlace place) {
-    constexpr bool two = kStreamedColumns == 2 * kTmmCols;
-    static_assert(two || kStreamedColumns == kTmmCols);
-    const int64_t row_bytes = b.col * int64_t(sizeof(bf16));
-    const char* ahead = place.ahead(b.data, b.data + kStreamedColumns * b.col);
-    const auto prefetch = [&] {
-        for (int64_t line = 0; line < kTmmCols; line++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
-    };
     Tiles::prepare();
     Tiles::zero(Tmm<0>{});
-    Tiles::zero(Tmm<1>{});
-    for (int64_t k = 0; k < K; k += kTmmDepth) {
-        Tiles::load(Tmm<4>{}, a + k / 2 * kTmmCols, kTmmCols * int64_t(sizeof(float)));
-        Tiles::load(Tmm<5>{}, b.data + k, row_bytes);
-        Tiles::multiply(Tmm<0>{}, Tmm<5>{}, Tmm<4>{});
-        prefetch();
-        if constexpr (two) {
-            Tiles::load(Tmm<6>{}, b.data + kTmmCols * b.col + k, row_bytes);
-            Tiles::multiply(Tmm<1>{}, Tmm<6>{}, Tmm<4>{});
-            prefetch();
+    with_column_length(b, [&](auto are_long) {
+        ColumnsAhead ahead = place.ahead<are_long>(b, kTmmCols);
+        for (int64_t k = 0; k < K; k += kTmmDepth, ahead.end_step()) {
+            for (int64_t j = 0; j < kTmmCols; j++) {
+                ahead.ask(j);
+                prefetch_here<1>(b.data + j * b.col + k);  // the tile's load would ask for all its lines in a burst
+            }
+            Tiles::load(Tmm<4>{}, a + k / 2 * M, M * int64_t(sizeof(float)));
+            Tiles::load(Tmm<5>{}, b.data + k, b.col * int64_t(sizeof(bf16)));
+            Tiles::multiply(Tmm<0>{}, Tmm<5>{}, Tmm<4>{});
         }
-    }
-    alignas(64) float columns[kStreamedColumns * kTmmCols], rows[kTmmCols * kStreamedColumns];
+    });
+    alignas(64) float columns[kTmmCols * kTmmCols], rows[kTmmCols * kTmmCols];
     Tiles::store(Tmm<0>{}, columns, kTmmCols * int64_t(sizeof(float)));
-    if constexpr (two) Tiles::store(Tmm<1>{}, columns + kTmmCols * kTmmCols, kTmmCols * int64_t(sizeof(float)));
-    for (int64_t j = 0; j < kStreamedColumns; j += 8)
+    for (int64_t j = 0; j < kTmmCols; j += 8)
         for (int64_t i = 0; i < M; i += 8)
-            transpose_8x8(rows + i * kStreamedColumns + j, kStreamedColumns * int64_t(sizeof(float)),
-                          columns + j * kTmmCols + i, kTmmCols * int64_t(sizeof(float)));
-    round_sums(c, c_row, rows, kStreamedColumns, M, kStreamedColumns, bias);
+            transpose_8x8(rows + i * kTmmCols + j, kTmmCols * int64_t(sizeof(float)), columns + j * kTmmCols + i,
+                          kTmmCols * int64_t(sizeof(float)));
+    round_sums(c, c_row, rows, kTmmCols, M, kTmmCols, bias);
 }
 
 struct TileFunctions {

@@ -79,8 +79,11 @@ TEST_CASE("few rows have the bits of many", "[gemm_stream]") {
         check_same<float>(3, 33, K, with_bias);
         check_same<bf16>(3, 33, K, with_bias);
     }
-    check_same<float>(5, 48, 1100, with_bias);
-    check_same<bf16>(5, 48, 1100, with_bias);
+    for (const int64_t M : {1, 3, 5, 17})  // columns longer than a page
+        for (const int64_t K : {1100, 2114}) {
+            check_same<float>(M, 48, K, with_bias);
+            check_same<bf16>(M, 48, K, with_bias);
+        }
 }
 
 // Around the sixteen rows that a tile has; steps of 32 terms
@@ -89,7 +92,7 @@ TEST_CASE("few rows have the bits of many in tiles", "[gemm_stream]") {
     const bool with_bias = GENERATE(false, true);
     for (const int64_t M : {1, 7, 8, 16, 17, int(kMostStreamedRows), int(kMostStreamedRows) + 1})
         for (const int64_t N : {15, 17, 33, 40})
-            for (const int64_t K : {32, 34, 64, 544}) check_same<bf16>(M, N, K, with_bias);
+            for (const int64_t K : {32, 34, 64, 544, 2080}) check_same<bf16>(M, N, K, with_bias);
 }
 
 TEST_CASE("registers are transposed", "[gemm_stream]") {

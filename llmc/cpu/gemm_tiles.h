@@ -190,8 +190,8 @@ struct StreamPlace {
 // body(std::bool_constant<whether columns of b are longer than a page>)
 template <class T, class Body>
 void with_column_length(const Strided<T>& b, Body&& body) {
-    constexpr int64_t kPage = 4096;
-    b.col* int64_t(sizeof(T)) > kPage ? body(std::true_type{}) : body(std::false_type{});
+    const int64_t bytes = b.col * int64_t(sizeof(T)), page = 4096;
+    bytes > page ? body(std::true_type{}) : body(std::false_type{});
 }
 
 // A few rows of A as the tiles of stream_columns_in_tiles():   to (K / 2, M) pairs  <-  a (M, K). A tile has kTmmCols

@@ -41,7 +41,7 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<P> a, Str
     static_assert(kBlockK<T> % step == 0);
     // Half of a step's lines are asked for between its loads, half between its multiply-adds.
     constexpr int kLoadsPerPrefetch = 2 * 64 / int(sizeof(FloatRegister)), kTermsPerPrefetch = 2 * depth / width;
-    static_assert(width % kLoadsPerPrefetch == 0 && 2 * depth % width == 0);
+    static_assert(width % ColumnsAhead<are_long>::kRun == 0 && 2 * depth % width == 0);
     ColumnsAhead ahead = place.ahead<are_long>(b, width);
 
     const P* a_row[rows];

@@ -434,9 +434,9 @@ ANVIL_INLINE void prefetch_here(const void* line) {
     static_assert(level == 1 || level == 2);
 #if defined(__x86_64__)
     if constexpr (level == 1)
-        asm volatile("prefetcht0 %a0" : : "p"(line) : "memory");
+        asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(line)) : "memory");
     else
-        asm volatile("prefetcht1 %a0" : : "p"(line) : "memory");
+        asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(line)) : "memory");
 #else
     __builtin_prefetch(line, 0, 4 - level);
 #endif

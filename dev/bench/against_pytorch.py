@@ -508,8 +508,9 @@ def ratio(turns, slower, faster):
 
 
 def best(turns, dtypes):
+    """PyTorch's fastest mode in these types; None: it was measured in none of them."""
     keys = [key for key in turns if key.startswith("PyTorch") and key.split()[1] in dtypes]
-    return min(keys, key=lambda key: statistics.median(turns[key]["ms"]))
+    return min(keys, key=lambda key: statistics.median(turns[key]["ms"]), default=None)
 
 
 def verdict(pairs):
@@ -538,7 +539,7 @@ def rows_of(result):
         against = [ratio(turns, best(turns, DTYPES), key), ratio(turns, best(turns, ["fp32"]), key)]
         cells, pytorch = cells_of(result, key)
         pair = (against[1], fp32_goal) if key == "Anvil fp32" else (against[0], goal)
-        yield cells + list(pytorch.values()) + [f"{times:.2f}" for times in against] + [verdict([pair])]
+        yield cells + [pytorch.get(dtype, "-") for dtype in DTYPES] + [f"{times:.2f}" for times in against] + [verdict([pair])]
 
 
 def rows_of_small(result):

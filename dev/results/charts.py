@@ -97,6 +97,8 @@ def cpu_chart(theme):
         turns, (_, _, _, T, B, _) = result["turns"], CONFIGS[result["config"]]
         fastest, bars = best(turns, ("fp32", "bf16")), []
         for color, key in ((3, "Anvil bf16"), (4, "Anvil fp32"), (5, best(turns, ["bf16"])), (6, best(turns, ["fp32"]))):
+            if key not in turns:
+                continue
             times = ratio(turns, fastest, key)
             rate = B * T / statistics.median(turns[key]["ms"]) * 1e3
             bars.append((color, None, times, None, f"{times:.2f}x, {thousands(rate)} tok/s"))

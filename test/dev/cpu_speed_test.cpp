@@ -94,6 +94,15 @@ TEST_CASE("against_pytorch takes the median of the rounds' ratios", "[cpu_speed]
                    "validation loss 1.8765 "));
     page.check_kept("against_pytorch.py", "76800");
     CHECK(page.written_by("against_pytorch.py", "--configs huge").exit_code == 2);
+
+    // What was measured in one type has no numbers in the other's column.
+    std::string fp32_alone = kTurns;
+    for (const char* key : {"\"Anvil bf16", "\"PyTorch bf16"})
+        for (size_t at; (at = fp32_alone.find(key)) != std::string::npos;) fp32_alone.replace(at, 1, "\"not ");
+    write_file_atomically(page.folder / "results.json", fp32_alone);
+    CHECK(page.written_by("against_pytorch.py", "--page-only").exit_code == 0);
+    CHECK(page.from("| small: 12 x 64 tokens | fp32") ==
+          "| small: 12 x 64 tokens | fp32 | 30720 | 25.0 | 39.0, 38.0 | - | 1.52 | 1.52 | 1.5: met |");
 }
 
 TEST_CASE("against_pytorch keeps the results of other processors, and none of a machine that changes", "[cpu_speed]") {

@@ -536,10 +536,11 @@ def cells_of(result, key):
 def rows_of(result):
     turns, (goal, fp32_goal) = result["turns"], GOALS[result["config"]]
     for key in [key for key in turns if key.startswith("Anvil")]:
-        against = [ratio(turns, best(turns, DTYPES), key), ratio(turns, best(turns, ["fp32"]), key)]
+        modes = [best(turns, DTYPES), best(turns, ["fp32"])]
+        against = [mode and ratio(turns, mode, key) for mode in modes]
         cells, pytorch = cells_of(result, key)
         pair = (against[1], fp32_goal) if key == "Anvil fp32" else (against[0], goal)
-        yield cells + [pytorch.get(dtype, "-") for dtype in DTYPES] + [f"{times:.2f}" for times in against] + [verdict([pair])]
+        yield cells + [pytorch.get(dtype, "-") for dtype in DTYPES] + [f"{times:.2f}" if times else "-" for times in against] + [verdict([pair])]
 
 
 def rows_of_small(result):

@@ -1,4 +1,5 @@
 // dev/bench/against_pytorch.py and cpu_steps.py: tables from measurements on the CPU, and their arithmetic.
+#include <array>
 #include <filesystem>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "test/testing.h"
@@ -95,14 +96,19 @@ TEST_CASE("against_pytorch takes the median of the rounds' ratios", "[cpu_speed]
     page.check_kept("against_pytorch.py", "76800");
     CHECK(page.written_by("against_pytorch.py", "--configs huge").exit_code == 2);
 
-    // What was measured in one type has no numbers in the other's column.
-    std::string fp32_alone = kTurns;
-    for (const char* key : {"\"Anvil bf16", "\"PyTorch bf16"})
-        for (size_t at; (at = fp32_alone.find(key)) != std::string::npos;) fp32_alone.replace(at, 1, "\"not ");
-    write_file_atomically(page.folder / "results.json", fp32_alone);
-    CHECK(page.written_by("against_pytorch.py", "--page-only").exit_code == 0);
-    CHECK(page.from("| small: 12 x 64 tokens | fp32") ==
-          "| small: 12 x 64 tokens | fp32 | 30720 | 25.0 | 39.0, 38.0 | - | 1.52 | 1.52 | 1.5: met |");
+    // What was measured in one type has no numbers in the other's columns.
+    for (const auto& [dtype, other, row] :
+         {std::array{"fp32", "bf16", " | 30720 | 25.0 | 39.0, 38.0 | - | 1.52 | 1.52 | 1.5: met |"},
+          std::array{"bf16", "fp32", " | 76800 | 10.0 | - | 25.0, 50.0 | 2.00 | - | 2: met |"}}) {
+        std::string results = kTurns;
+        for (const std::string program : {"\"Anvil ", "\"PyTorch "})
+            for (size_t at; (at = results.find(program + other)) != std::string::npos;)
+                results.replace(at, program.size(), "\"not ");
+        write_file_atomically(page.folder / "results.json", results);
+        CHECK(page.written_by("against_pytorch.py", "--page-only").exit_code == 0);
+        const std::string begin = format("| small: 12 x 64 tokens | %s", dtype);
+        CHECK(page.from(begin) == begin + row);
+    }
 }
 
 TEST_CASE("against_pytorch keeps the results of other processors, and none of a machine that changes", "[cpu_speed]") {

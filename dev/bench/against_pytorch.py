@@ -3,6 +3,7 @@
 
     V/bin/python dev/bench/against_pytorch.py           V: a venv with PyTorch; half an hour, on an idle machine
     V/bin/python dev/bench/against_pytorch.py --quick --configs small
+    V/bin/python dev/bench/against_pytorch.py --dtypes fp32                  without bf16 instructions, for which PyTorch's bf16 is slow
     V/bin/python dev/bench/against_pytorch.py --dtypes fp32 --threads 1      small machines: one core,
     V/bin/python dev/bench/against_pytorch.py --dtypes fp32 --isa avx2       and no AVX-512
     python3 dev/bench/against_pytorch.py --page-only    rewrites the table from the stored results, without PyTorch
@@ -508,7 +509,7 @@ def ratio(turns, slower, faster):
 
 
 def best(turns, dtypes):
-    """PyTorch's fastest mode in these types; None: it was measured in none of them."""
+    """PyTorch's fastest mode in these types, or None if none of them was measured."""
     keys = [key for key in turns if key.startswith("PyTorch") and key.split()[1] in dtypes]
     return min(keys, key=lambda key: statistics.median(turns[key]["ms"]), default=None)
 

@@ -11,7 +11,7 @@ namespace {
 // Made by the Makefile from doc/results/registers.txt: the kernel, then its registers and static shared bytes on each
 // chip.
 struct RegisterRow {
-    const char* kernel;
+    std::string_view kernel;
     struct {
         int registers, static_bytes;
     } sm_80, sm_90, sm_100;
@@ -19,6 +19,7 @@ struct RegisterRow {
 constexpr RegisterRow kRegisters[] = {
 #include <registers.inc>
 };
+static_assert(std::ranges::is_sorted(kRegisters, {}, &RegisterRow::kernel));  // kernel_resources() searches by halves
 
 constexpr double kMemoryLatency = 0.5e-6;  // of a load with many in flight; microbenchmarks of Hopper: 0.5 to 0.7 us
 constexpr double kBytesPerThread = 32;     // in flight per thread: two loads of 16 bytes
@@ -349,9 +350,11 @@ KernelResources kernel_resources(const TracedWork& work, int compute_capability)
     const std::string typed = name + (work.is_bf16 ? "bf16" : "float");
     const auto most = [&](const std::string& beginning) {
         KernelResources result;
-        for (const RegisterRow& row : kRegisters) {
-            if (!std::string(row.kernel).starts_with(beginning)) continue;
-            const auto& own = compute_capability >= 100 ? row.sm_100 : compute_capability >= 90 ? row.sm_90 : row.sm_80;
+        const RegisterRow* row = std::ranges::lower_bound(kRegisters, beginning, {}, &RegisterRow::kernel);
+        for (; row != std::end(kRegisters) && row->kernel.starts_with(beginning); row++) {
+            const auto& own = compute_capability >= 100  ? row->sm_100
+                              : compute_capability >= 90 ? row->sm_90
+                                                         : row->sm_80;
             result.registers = std::max(result.registers, own.registers);
             result.static_bytes = std::max(result.static_bytes, own.static_bytes);
         }

@@ -139,15 +139,15 @@ std::string bench_comm(Comm<Device>& comm, Device& device, Ranks& ranks, size_t 
     return comm.describe() + "\n\n" + comm_table(timings);
 }
 
-// The bus bandwidth in bytes/s, from an all-reduce that grows until it takes 30 ms or has 16 MiB. 0 for one rank.
-// Collective.
+// The bus bandwidth in bytes/s, from an all-reduce that grows until its calls take 10 ms or it has 16 MiB. 0 for one
+// rank. Collective.
 template <class Device>
 double measure_bandwidth(Comm<Device>& comm, Device& device, Ranks& ranks) {
     if (comm.world_size == 1) return 0;
     const size_t most = size_t(16) << 20;
     float* const data = static_cast<float*>(comm.allocate(most));
     CommTiming timing = {};
-    for (size_t bytes = 1 << 20; bytes <= most && timing.seconds * timing.calls < 0.03; bytes *= 4)
+    for (size_t bytes = 1 << 18; bytes <= most && timing.seconds * timing.calls < 0.01; bytes *= 4)
         timing = time_calls(device, ranks, "all-reduce", bytes, data, 2. * (comm.world_size - 1) / comm.world_size, 0,
                             [&] { comm.wait(comm.all_reduce(data, int64_t(bytes / sizeof(float)))); });
     comm.release(data, most);

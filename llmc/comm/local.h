@@ -193,10 +193,14 @@ private:
     template <class T>
     Work all_reduce_of(T* data, int64_t n) {
         const Scope scope(cpu_.observer, SliceKind::collective, "all_reduce");
-        std::vector<T> sum(static_cast<size_t>(n));
-        add_up(sum.data(), data, 0, n);
-        group_.meet(rank, nullptr);
-        std::copy(sum.begin(), sum.end(), data);
+        const int64_t shard = (n + world_size - 1) / world_size;
+        const auto begin = [=](int64_t r) { return std::min(n, r * shard); };
+        add_up(data + begin(rank), data, begin(rank), begin(rank + 1) - begin(rank));
+        const std::vector<const void*> all = group_.meet(rank, data);
+        for (int r = 0; r < world_size; r++) {
+            const T* const theirs = static_cast<const T*>(all[size_t(r)]);
+            if (r != rank) std::copy(theirs + begin(r), theirs + begin(r + 1), data + begin(r));
+        }
         return over();
     }
 };

@@ -6,11 +6,11 @@ CLANG ?= $(firstword $(foreach c,$(patsubst %,clang++-%,22 21 20 19 18 17 16) cl
 # $(call clang_for,SANITIZER,PROGRAM): what is missing if CLANG cannot link the program
 clang_for = $(if $(call builds,$(CLANG) -fsanitize=$(1),$(2)),,a clang++ whose -fsanitize=$(1) links (scripts/setup.sh \
   --clang))
-KERNEL_TESTS = $(SUBMAKE) run-emulated KERNELS_ONLY=1 SCHEDULES=in_order
+KERNEL_TESTS = $(SUBMAKE) run-emulated KERNELS_ONLY=1
 
-race: ## the kernels' tests on the emulator under its race checker
+race: ## the kernels' tests on the emulator under its race checker, with the threads in reverse order
 	$(call try,$(if $(IS_CLANG),g++: dev/emulator/race.cpp answers what it calls),\
-	  +$(KERNEL_TESTS) RACE=1 VARIANT=$(HOST_VARIANT))
+	  +$(KERNEL_TESTS) RACE=1 SCHEDULES=reverse VARIANT=$(HOST_VARIANT))
 
 # clang++ 16 or newer, if it has OpenMP, compiles in half the time. Without MPI, which has small leaks, and the tests
 # tagged [plain]: long runs of what shorter tests cover, and tests that run no program of Anvil's. Tests and cold code

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 BUDGET = {
-    "lines of llmc/ (sources, with comments)": 59_635,
+    "lines of llmc/ (sources, with comments)": 59_643,
     "sources of llmc/": 445,
     "sources of one folder of llmc/": 59,
     "files of scripts/": 42,

@@ -144,12 +144,12 @@ std::string bench_comm(Comm<Device>& comm, Device& device, Ranks& ranks, size_t 
 template <class Device>
 double measure_bandwidth(Comm<Device>& comm, Device& device, Ranks& ranks) {
     if (comm.world_size == 1) return 0;
-    const size_t most = size_t(16) << 20;
-    float* const data = static_cast<float*>(comm.allocate(most));
     CommTiming timing = {};
-    for (size_t bytes = 1 << 18; bytes <= most && timing.seconds * timing.calls < 0.01; bytes *= 4)
+    for (size_t bytes = 256 << 10; bytes <= 16 << 20 && timing.seconds * timing.calls < 0.01; bytes *= 4) {
+        float* const data = static_cast<float*>(comm.allocate(bytes));
         timing = time_calls(device, ranks, "all-reduce", bytes, data, 2. * (comm.world_size - 1) / comm.world_size, 0,
                             [&] { comm.wait(comm.all_reduce(data, int64_t(bytes / sizeof(float)))); });
-    comm.release(data, most);
+        comm.release(data, bytes);
+    }
     return timing.bus_bandwidth();
 }

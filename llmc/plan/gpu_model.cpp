@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <span>
+#include <string_view>
 #include "llmc/base/tensor.h"  // is_fp8, size_of
 
 namespace {
@@ -350,11 +352,10 @@ KernelResources kernel_resources(const TracedWork& work, int compute_capability)
     const std::string typed = name + (work.is_bf16 ? "bf16" : "float");
     const auto most = [&](const std::string& beginning) {
         KernelResources result;
-        const RegisterRow* row = std::ranges::lower_bound(kRegisters, beginning, {}, &RegisterRow::kernel);
-        for (; row != std::end(kRegisters) && row->kernel.starts_with(beginning); row++) {
-            const auto& own = compute_capability >= 100  ? row->sm_100
-                              : compute_capability >= 90 ? row->sm_90
-                                                         : row->sm_80;
+        const auto* const first = std::ranges::lower_bound(kRegisters, beginning, {}, &RegisterRow::kernel);
+        for (const RegisterRow& row : std::span(first, std::end(kRegisters))) {
+            if (!row.kernel.starts_with(beginning)) break;
+            const auto& own = compute_capability >= 100 ? row.sm_100 : compute_capability >= 90 ? row.sm_90 : row.sm_80;
             result.registers = std::max(result.registers, own.registers);
             result.static_bytes = std::max(result.static_bytes, own.static_bytes);
         }

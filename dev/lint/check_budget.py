@@ -18,7 +18,7 @@ BUDGET = {
     "files of scripts/": 42,
     "flags of `train_gpt train`": 96,
     "words of README.md and doc/": 39_595,
-    "words of dev/LOG.md and dev/log/": 17_038,
+    "words of dev/LOG.md and dev/log/": 17_204,
     "lines of Makefile and make/": 759,
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}

@@ -8,9 +8,9 @@ clang_for = $(if $(call builds,$(CLANG) -fsanitize=$(1),$(2)),,a clang++ whose -
   --clang))
 KERNEL_TESTS = $(SUBMAKE) run-emulated KERNELS_ONLY=1
 
-race: ## the kernels' tests on the emulator under its race checker, with the threads in reverse order
+race: ## the kernels' tests on the emulator under its race checker, threads in reverse unless OP is set
 	$(call try,$(if $(IS_CLANG),g++: dev/emulator/race.cpp answers what it calls),\
-	  +$(KERNEL_TESTS) RACE=1 SCHEDULES=reverse VARIANT=$(HOST_VARIANT))
+	  +$(KERNEL_TESTS) RACE=1 SCHEDULES=$(if $(OP),in_order,reverse) VARIANT=$(HOST_VARIANT))
 
 # clang++ 16 or newer, if it has OpenMP, compiles in half the time. Without MPI, which has small leaks, and the tests
 # tagged [plain]: long runs of what shorter tests cover, and tests that run no program of Anvil's. Tests and cold code
@@ -40,7 +40,7 @@ MSAN_FLAGS := -fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.
 msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
 	$(call try,$(call clang_for,memory,int main() {}),\
 	  +MSAN_SYMBOLIZER_PATH=$(dir $(realpath $(CLANG)))llvm-symbolizer \
-	  MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(KERNEL_TESTS) VARIANT=msan \
+	  MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(KERNEL_TESTS) SCHEDULES=in_order VARIANT=msan \
 	  CXX=$(CLANG) USE_OMP=0 USE_MPI=0 OPT=-O1 TEST_OPT=-O0 EMULATED_OPT=-O1 CXXFLAGS_EXTRA='$(MSAN_FLAGS)')
 
 # The fuzzer NAME is test/fuzz/NAME_fuzz.cpp with the initial corpus test/fuzz/corpus/NAME/. Its findings and new corpus
